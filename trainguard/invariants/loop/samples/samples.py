@@ -217,7 +217,8 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         as samples are added to the training; windows that begin in what was trained on, and go on
         after its end.
     Misses: evaluations before the end of the first epoch, and those of epochs of which less than
-        half is watched; inputs that are augmented; windows that are scaled each by itself; what is not on the CPU.
+        half is watched; inputs that are augmented; windows that are scaled each by itself; what is
+        not on the CPU.
     Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
         balance the classes, or windows are cut first, and split after that.
     Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;
