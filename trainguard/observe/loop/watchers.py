@@ -2,6 +2,7 @@
 
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.evaluations.augmented_evaluations import AugmentedEvaluations
+from trainguard.observe.loop.watch.evaluations.batch_scales import BatchScales
 from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
@@ -195,6 +196,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SplitRows,
     InputScales,
     OwnScales,
+    BatchScales,
     StandIns,
     NamedScales,
     IgnoredClasses,
