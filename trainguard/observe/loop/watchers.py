@@ -58,6 +58,7 @@ from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
+from trainguard.observe.loop.watch.losses.quantile_sides import QuantileSides
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.running_sums import RunningSums
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
@@ -278,6 +279,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SoftTargets,
     Adversaries,
     DrawnActions,
+    QuantileSides,
     ClippedRatios,
     BoundedScores,
     LeftLoops,
