@@ -2,6 +2,7 @@
 
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.evaluations.augmented_evaluations import AugmentedEvaluations
+from trainguard.observe.loop.watch.evaluations.batch_scales import BatchScales
 from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
@@ -57,6 +58,7 @@ from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
+from trainguard.observe.loop.watch.losses.quantile_sides import QuantileSides
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.running_sums import RunningSums
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
@@ -195,6 +197,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SplitRows,
     InputScales,
     OwnScales,
+    BatchScales,
     StandIns,
     NamedScales,
     IgnoredClasses,
@@ -276,6 +279,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SoftTargets,
     Adversaries,
     DrawnActions,
+    QuantileSides,
     ClippedRatios,
     BoundedScores,
     LeftLoops,

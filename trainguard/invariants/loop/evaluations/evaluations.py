@@ -249,8 +249,9 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
     Why: a normalisation that only the training has leaves a model among numbers it has never seen.
     Source: jchen42703/kits19-cnn issue 22; yu-changqian/TorchSeg issue 33.
     """
+    by_batch = any(probe.probe == "batch scale" for probe in events(trace, Probe))
     for probe in events(trace, Probe):
-        if probe.probe == "own scale":
+        if probe.probe == "own scale" and not by_batch:
             yield _make_own_scale_note(trace, probe)
         if probe.probe != "scale":
             continue

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
-from trainguard.core.measure import number
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, number
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
@@ -46,4 +46,49 @@ def evaluation_targets_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding
                 why="bring the predictions back into the units of the targets, or the targets of"
                 " the evaluation into those of the training, by the same numbers",
                 event=probe,
+            )
+
+
+_BY = {"number": "all numbers"}  # otherwise it is each column, channel or feature
+
+
+@invariant("loop", evidence=has_probe("batch scale", "no evaluation was given rows of numbers"))
+def rows_share_one_scale(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The rows of an evaluation are scaled by one measure, and not each batch by its own.
+
+    Judges: the first input of evaluations of 8 rows or more, on the CPU: whether in two batches or
+        more, and each one up to 8, the same columns (or channels, features, all numbers) have a
+        mean of 0 and a deviation of 1, or go from 0 to 1 or -1 to 1 with a row or two at each end,
+        but for rounding. Those that a loader has served sample by sample; a note of others, where
+        parts of one size are followed by a smaller one.
+    Allows: an evaluation of one batch; rows that are scaled each by itself; parts of several sizes,
+        or of a single one, which may be subjects or tasks; columns of -1 and 1, and those that have
+        the same numbers in each batch; batch norm, which is inside of a model.
+    Misses: trainings that do so alone; inputs after the first; more than 262144 numbers; means of
+        zero without a scale.
+    Why: what is predicted for a row depends on which others are in its batch: one row alone, or a
+        batch of another mixture, is given to the model in a scale that it has never seen.
+    Source: deepinv/deepinv issue 908 (batch-level in place of sample-level statistics);
+        gzerveas/mvts_transformer issue 26.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "batch scale":
+            name, _, by = probe.label.partition(" ")
+            filled = by.startswith("range")
+            yield Finding(
+                f"each batch of an evaluation of `{trace.subject}` is scaled by its own numbers",
+                f"input of {name}",
+                integer(probe.measured, "batches")
+                + f" of up to {probe.reference:.0f} rows, each with "
+                + ("the ends 0 and 1, or -1 and 1, in " if filled else "mean 0 and deviation 1 of ")
+                + _BY.get(by, "each " + by.removeprefix("range of each ")),
+                "the scale of the training, which no single batch has exactly",
+                why="take the "
+                + ("least and the largest" if filled else "mean and the deviation")
+                + " of the training rows once, before the loop, and use them for every batch, here"
+                " and in training: x.mean(0) of a batch makes each row depend on its neighbours",
+                rank=Rank.BROKEN if probe.step else Rank.NOTE,
+                event=probe,
+                source=probe.source,
             )

@@ -1,4 +1,4 @@
-"""Judgement of likelihoods that are written by hand: which spread they are least for."""
+"""Judgements of likelihoods and quantiles by hand: which spread, and which end, they learn."""
 
 from collections.abc import Iterator
 
@@ -54,4 +54,37 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
                 " are 0.5 * log_var + 0.5 * error**2 / var",
                 rank=Rank.BROKEN if mistaken or none else Rank.NOTE,
                 event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("quantile side", "no list of quantiles was learned"))
+def quantiles_are_on_their_side(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A column that is to predict a quantile learns that one, and not its opposite.
+
+    Judges: outputs of modules, on the CPU, whose gradient has two values in each column, as that of
+        a pinball loss: where one pulls up with q and the other down with 1 - q, it learns the
+        quantile q. Whether these are 1 minus the numbers of a variable that is called quantiles,
+        qs, taus or the like, all of those that are known, two or more beside the middle.
+    Allows: lists in any order; columns whose numbers are those of the list.
+    Misses: single quantiles, which may be the other end on purpose; smooth losses, as that of
+        Huber; gradients that are weighed sample by sample; columns that are changed after the call.
+    Why: the loss falls, and the intervals are as wide as they should be, but upside down: what is
+        called the lower bound is the upper one, and covers nothing.
+    Source: ufal/npfl139 issue 17 (the error with the other sign); scikit-learn/scikit-learn issue
+        8087.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "quantile side":
+            name, _, place = probe.label.rpartition(" ")
+            yield Finding(
+                f"columns of `{trace.subject}` learn the opposite of their quantiles",
+                f"column {place} of an output with as many as `{name}`",
+                number(probe.measured, "", ".3g")
+                + f" is the quantile that it learns; {probe.step} columns are known, all alike",
+                number(probe.reference, "", ".3g") + f", as `{name}` has it",
+                why="the error of a pinball loss is target - prediction: with"
+                " e = target - prediction it is max(q * e, (q - 1) * e); exchange the two",
+                event=probe,
+                source=probe.source,
             )
