@@ -79,7 +79,8 @@ class Probe(Event):
         results), "acted" (batches with few states, of all; step is before how many as many were
         acted on), "agreement" (mean cosines, last and first), "noise mean" (that of noise; its
         spread), "noise scale" (how far a law of the scales of data and noise is missed, by so many
-        pairs), "edges passed" (edges held out that messages go along, of all), "centred" (moments
+        pairs), "noise levels" (the most noise in what is mixed of data and noise; of how many
+        rows), "edges passed" (edges held out that messages go along, of all), "centred" (moments
         after each one that a column is made from; those before), "returns reversed" (episodes that
         are weighed by returns from the last step on, of all), "ends passed" (looks at which all
         returns reach beyond the ends of episodes; step: how many ends), "zero term" (looks at

@@ -52,6 +52,7 @@ from trainguard.observe.loop.watch.losses.live_targets import LiveTargets
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
+from trainguard.observe.loop.watch.losses.noise_levels import NoiseLevels
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.overlaps import Overlaps
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
@@ -223,6 +224,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SeededStreams,
     ActedStates,
     NoiseTargets,
+    NoiseLevels,
     SelfMatches,
     MaskedChoices,
     ShownTokens,

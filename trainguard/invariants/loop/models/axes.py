@@ -109,31 +109,36 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
     Embeddings that are compared are normalised each by itself, not over the batch or the views.
 
     Judges: products of two tables that were both made in the step, (N, K) and (K, M), on the CPU,
-        in the graph of a loss: those whose columns have norms of one over the samples, on both
-        sides, while the rows that are multiplied have not; and two of (N, K) whose squares add up
-        to one in each place, as those of (N, 2, K) do after normalize(x). In two steps or more.
-    Allows: products over the samples, as of redundancy reduction; columns at right angles; tables
-        of fewer than 8 rows, or as many as columns.
-    Misses: products of batches of tables; one side alone; other norms.
+        in the graph of a loss: those whose columns have one norm over the samples, on both sides,
+        while the rows that are multiplied have not; and two of (N, K) whose squares add up to one
+        in each place, as those of (N, 2, K) do after normalize(x). In two steps or more. A norm
+        other than one is that of a quotient by norms, times a number. Batches of tables are a note,
+        and one side over the samples where the other is right.
+    Allows: products over the samples, as of redundancy reduction; columns at right angles, or of a
+        mean of zero, as standardised features have; tables of fewer than 8 rows, or as many as
+        columns.
+    Misses: one side alone; other norms.
     Why: after normalize(x, dim=0) a similarity is no cosine: its size depends on the batch, a
         temperature means nothing, and each row knows the others.
     Source: torch.nn.functional.normalize (dim=1); the NT-Xent loss of arXiv:2002.05709, whose
-        embeddings have a norm of one.
+        embeddings have a norm of one; alireza-nasiri/SoundCLR issue 4.
     """
+    ranks = {"cosines": Rank.BROKEN, "cosines, perhaps": Rank.NOTE}
     for probe in events(trace, Probe):
-        if probe.probe == "cosines" and probe.measured >= _LEAST:
+        if probe.probe in ranks and probe.measured >= _LEAST:
             views = probe.label.startswith("two views")
             over = "views" if views else "batch"
             yield Finding(
                 f"the embeddings that `{trace.subject}` compares are normalised over the {over}",
                 "embeddings: " + probe.label if views else "embeddings of shape " + probe.label,
                 portion(probe.measured, probe.reference, "steps")
-                + (" have pairs of numbers" if views else " have columns")
-                + " of unit norm, and rows of another",
+                + (" have pairs of numbers" if views else " have columns of one norm")
+                + (" of unit norm, and rows of another" if views else ", and rows of others"),
                 "rows of unit norm",
                 why="normalize over the features, dim=-1: the default is dim=1"
                 if views
                 else "normalize over the features, dim=1 or dim=-1, and not over the samples",
+                rank=ranks[probe.probe],
                 event=probe,
             )
 

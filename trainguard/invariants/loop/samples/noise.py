@@ -25,6 +25,8 @@ _KEPT = {
         Rank.NOTE,
     ),
 }
+_ROWS = 500  # of random times: of a tenth of all there are fewer than 20 once in 10^7 trainings
+_LITTLE = 0.7  # as a deviation: beside it the data are as large, and samples begin without any
 _MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
 
 
@@ -148,3 +150,42 @@ def noise_is_drawn_anew(trace: Trace[Event]) -> Iterator[Finding]:
                 rank=rank,
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("noise levels", "no mixtures of several levels were seen"))
+def noisiest_inputs_are_noise(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The noisiest inputs of a diffusion model are noise, as those are that its samples begin from.
+
+    Judges: distances whose target is noise, its data or a sum of both, where a tensor in the
+        functions that run is a * data + b * noise with a * a + b * b = 1, in 500 rows or more of
+        different b. Broken where b * b is what `betas` have for the time of each row, or one less
+        what a table has whose products the script has as well, at 2 looks. Else a note.
+    Allows: a b of 0.7 or more: in a tenth of the rows, or, as a note, in any. Other laws, as of
+        flows (a + b = 1) and of processes whose variance grows (a = 1); one b for a whole batch.
+    Misses: what is mixed of noise already; tables of one column; distances by hand that are
+        weighed; accelerators; what has other names than noise, or eps, and is not the only normal
+        one of the two.
+    Why: alphas[t] is what one step leaves of the data. All steps leave their product: without it
+        the model sees nearly clean samples at every time, and pure noise is new to it.
+    Source: Ho et al. 2020, equation 4; Lin et al. (arXiv 2305.08891), on schedules that end before
+        there is nothing but noise; ermongroup/ddim issue 44.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "noise levels" or probe.reference < _ROWS or probe.measured >= _LITTLE:
+            continue
+        single = probe.label == "one step"
+        yield Finding(
+            f"the noisiest inputs that `{trace.subject}` learns from are nearly clean",
+            f"a * data + b * noise, {integer(probe.reference, 'rows')}",
+            number(probe.measured, "of noise (b) at most")
+            + (" in 9 of 10 rows, that of a single step" if single else ""),
+            number(_LITTLE, "and more, as samples begin from noise alone"),
+            why="scale by the product of all steps up to a time, cumprod(1 - betas, dim=0)[t], and"
+            " not by `alphas[t]` or `betas[t]` of that step alone"
+            if single
+            else "perhaps a product over the steps is missing (torch.cumprod), or the schedule ends"
+            " early; where samples begin from what is less noisy it is meant",
+            rank=Rank.BROKEN if single else Rank.NOTE,
+            event=probe,
+        )

@@ -22,6 +22,24 @@ WAYS = {
     "batch": lambda a, b: normalize(a, dim=0) @ normalize(b, dim=0).T,
     "einsum": lambda a, b: torch.einsum("nk,mk->nm", normalize(a, dim=0), normalize(b, dim=0)),
     "by hand": lambda a, b: (a / a.norm(dim=0)) @ (a / a.norm(dim=0)).T + 0 * b.sum(),
+    "scaled": lambda a, b: 3 * normalize(a, dim=0) @ (normalize(b, dim=0) / 0.2).T,
+    "scaled by what learns": lambda a, b: (
+        normalize(a, dim=0) @ (b.mean().exp() * normalize(b, dim=0)).T
+    ),
+    "tables": lambda a, b: (
+        normalize(a.view(4, 3, 4), dim=1) @ (2 * normalize(b.view(4, 3, 4), dim=1)).mT
+    ),
+    "beside unit rows": lambda a, b: normalize(a, dim=0) @ normalize(b, dim=1).T,
+    "standardised": lambda a, b: (
+        normalize(a - a.mean(0), dim=0) @ normalize(b - b.mean(0), dim=0).T
+    ),
+    "whitened": lambda a, b: ((a - a.mean(0)) / a.std(0)) @ ((b - b.mean(0)) / b.std(0)).T,
+    "unit rows of tables": lambda a, b: (
+        normalize(a.view(4, 3, 4), dim=2) @ normalize(b.view(4, 3, 4), dim=2).mT
+    ),
+    "over the places of tables": lambda a, b: (
+        normalize(a.view(4, 3, 4), dim=1).mT @ normalize(b.view(4, 3, 4), dim=1)
+    ),
     "rows": lambda a, b: normalize(a, dim=1) @ normalize(b, dim=1).T,
     "over samples": lambda a, b: normalize(a, dim=0).T @ normalize(b, dim=0),
     "one side": lambda a, b: normalize(a, dim=0) @ b.T,
@@ -43,9 +61,11 @@ def test_what_is_normalised(way) -> None:
             ).square().sum().backward()
             optimizer.step()
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
-    found = [probe.label for probe in probes if probe.probe == "cosines"]
-    told = {"batch": "(12,4)", "einsum": "(12,4)", "by hand": "(12,4)"}
-    told["views"] = "two views of (12,4)"
+    found = [(probe.label, probe.probe) for probe in probes if probe.probe.startswith("cosines")]
+    told = {"views": ("two views of (12,4)", "cosines"), "tables": ("(4,3,4)", "cosines, perhaps")}
+    told |= dict.fromkeys(("batch", "einsum", "by hand", "scaled"), ("(12,4)", "cosines"))
+    told |= {"scaled by what learns": ("(12,4)", "cosines")}
+    told |= {"beside unit rows": ("(12,4)", "cosines, perhaps")}
     assert found == ([told[way]] if way in told else [])
 
 

@@ -1,0 +1,21 @@
+"""The judge of what is mixed of data and noise."""
+
+from trainguard.core.finding import Rank
+from trainguard.events.probe import Probe
+
+
+def test_noise_of_a_single_step(judged, steps) -> None:
+    """It is broken where a schedule tells it, and else a note."""
+    seen = {"probe": "noise levels", "measured": 0.25, "reference": 500.0}
+    (single,) = judged("noisiest_inputs_are_noise", [*steps(9), Probe(label="one step", **seen)])
+    (early,) = judged("noisiest_inputs_are_noise", [*steps(9), Probe(**seen)])
+    assert (single.rank, early.rank) == (Rank.BROKEN, Rank.NOTE)
+    assert single.measured.startswith("0.25 of noise (b) at most in 9 of 10 rows")
+    assert "cumprod" in single.why
+
+
+def test_few_rows_and_much_noise(judged, steps) -> None:
+    """Nothing is said of either."""
+    for measured, rows in ((0.25, 499.0), (0.7, 500.0)):
+        probe = Probe(probe="noise levels", measured=measured, reference=rows, label="one step")
+        assert judged("noisiest_inputs_are_noise", [*steps(9), probe]) == []
