@@ -97,3 +97,21 @@ def test_what_other_names_make_right_is_counted() -> None:
     """Whatever the order is; not where two classes are named alike."""
     assert renamed([0, 1, 2, 3]) == renamed([3, 1, 0, 4]) == 19
     assert isnan(renamed([3, 3, 0, 1]))
+
+
+def test_losses_inside_of_a_transformation_have_no_scores() -> None:
+    """Their tensors have no numbers yet, and the watcher goes on."""
+    net = nn.Linear(3, 4)
+    classes = torch.arange(4)
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        """Return the loss of some weights."""
+        return nn.functional.cross_entropy(nn.functional.linear(torch.ones(4, 3), weight), classes)
+
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            net.weight.grad = torch.func.grad(loss)(net.weight.detach())
+            optimizer.step()
+        print("val_acc 0.5")
+    assert recorder.trace.conditions.get("faults", ()) == ()

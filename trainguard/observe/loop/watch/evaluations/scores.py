@@ -29,6 +29,7 @@ from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import DENSE, Forward
 from trainguard.observe.tools.arrays import array_of
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.patches import Patches
 
 _LARGEST = 2**22  # elements of the scores of a batch
@@ -218,6 +219,8 @@ def _are_comparable(function: str, scores: Any, target: Any) -> bool:
     if not isinstance(target, torch.Tensor) or not isinstance(scores, torch.Tensor):
         return False
     if not scores.is_floating_point() or not 0 < scores.numel() <= _LARGEST or not target.dim():
+        return False
+    if not has_memory(scores) or not has_memory(target):  # as inside of a transformation
         return False
     if function not in CROSS_ENTROPIES:
         binary = function in (LOGITS, "binary_cross_entropy")
