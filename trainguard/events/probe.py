@@ -83,7 +83,9 @@ class Probe(Event):
         rows), "edges passed" (edges held out that messages go along, of all), "centred" (moments
         after each one that a column is made from; those before), "returns reversed" (episodes that
         are weighed by returns from the last step on, of all), "ends passed" (looks at which all
-        returns reach beyond the ends of episodes; step: how many ends), "zero term" (looks at
+        returns reach beyond the ends of episodes; step: how many ends), "ends bootstrapped" (ends
+        of episodes after which a target counts a share of what follows, of all that are known;
+        step: how many of the first are surely ends), "zero term" (looks at
         which all weights of a term of the loss are zero; step: how many), "load lost" (matrices
         that a load had changed, and that were others before the first pass), "carried" (passes that
         begin with the state that the pass before has ended with, of those given one),

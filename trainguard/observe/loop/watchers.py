@@ -66,6 +66,7 @@ from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.soft_targets import SoftTargets
 from trainguard.observe.loop.watch.losses.term_signs import TermSigns
+from trainguard.observe.loop.watch.losses.terminal_targets import TerminalTargets
 from trainguard.observe.loop.watch.losses.token_weights import TokenWeights
 from trainguard.observe.loop.watch.losses.transitions import Transitions
 from trainguard.observe.loop.watch.losses.unused_losses import UnusedLosses
@@ -292,6 +293,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LiveTargets,
     ReturnOrders,
     EpisodeEnds,
+    TerminalTargets,
     GraphlessSamples,
     Counterfactuals,
     Growing,

@@ -82,3 +82,22 @@ def test_a_run_without_a_loss_is_no_pass() -> None:
     missing = "no loss was handed to backward"
     assert evidence(Trace("train", (), {"looked": ("random",)})) == missing
     assert evidence(Trace("train", (), {"looked": ("averaged",)})) == ""
+
+
+@pytest.mark.parametrize(
+    ("passed", "known", "sure", "expected"),
+    [
+        (12, 12, 12, ["broken"]),
+        (12, 12, 4, ["broken"]),
+        (12, 12, 3, ["note"]),
+        (40, 40, 8, ["note"]),
+        (12, 13, 12, []),
+        (3, 3, 3, []),
+    ],
+    ids=["all", "some", "hardly any", "few of many", "one ends", "few"],
+)
+def test_targets_past_the_ends(passed, known, sure, expected, ranks, steps) -> None:
+    """All ends that are known must be passed; where they may be cut by time it is a note."""
+    rest = {"measured": float(passed), "reference": float(known), "step": sure, "label": "done"}
+    probe = Probe(probe="ends bootstrapped", **rest)
+    assert ranks("returns_stop_at_ends", [*steps(20), probe]) == expected

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_probe, some
+from trainguard.invariants.loop.evidence import either, has_probe, some
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -18,6 +18,8 @@ _EXACT, _CLOSE = 1.02, 1.2  # times: what counts of a part of the data are off, 
 _UNLIKE = 1.5  # times that weights of another order are off, at least
 _LEAST = 8  # samples of the rarest class
 _LEAST_LOSSES = 3  # with a log-probability that is weighed
+_LEAST_ENDS = 4  # rows of batches in which an episode ended
+_SURE_ENDS, _SURE_SHARE = 4, 0.25  # of them: a limit of time comes with rewards that others have
 
 WEIGHTS = some(BaselineFit, "no loss was given weights of classes", lambda fit: fit.weights)
 
@@ -198,7 +200,13 @@ def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("ends passed", "no returns over several episodes were seen"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("ends passed", "no returns over several episodes were seen"),
+        has_probe("ends bootstrapped", "-"),
+    ),
+)
 def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What an action is credited with ends where its episode ends.
@@ -207,14 +215,23 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
         script calls rewards and, for advantages, values: whether the one of an episode's last step
         is made of the first of the next episode too, as anywhere else. With 4 ends or
         more (6 for advantages), which the script calls done, terminal, or the opposite of masks.
+        Targets of values, too, that are a reward and a share of what a network returns for what
+        follows, in all rows of a batch that go on: whether they are so in every row that ends an
+        episode, 4 or more. Broken where a quarter of these rows, 4 or more, are called terminal or
+        have rewards that no others have.
+    Notes: such targets where ends may be those of a limit of time alone.
     Allows: returns that end with their episodes, or go on from a value there; rewards called
-        intrinsic or bonus, which are meant to outlive episodes; returns of both kinds in one run.
-    Misses: rollouts in lists of tuples; returns that are no tables of their own.
+        intrinsic or bonus, which are meant to outlive episodes; returns of both kinds in one run;
+        rows that are called truncated, cut or timeout.
+    Misses: rollouts in lists of tuples; returns that are no tables of their own; targets of one
+        row, of distributions, or of changed rewards; ends that are only called mask; accelerators.
     Why: the last action is praised or blamed for an episode that it had no part in: what ends an
         episode badly is worth as much as a new start.
     Source: Sutton and Barto, Reinforcement Learning, section 3.4; Huang et al., The 37
-        Implementation Details of PPO, detail 4; DLR-RM/stable-baselines3, RolloutBuffer.
+        Implementation Details of PPO, detail 4; DLR-RM/stable-baselines3, RolloutBuffer;
+        navneet-nmk/pytorch-rl issue 2 (targets of Q-values).
     """
+    yield from _bootstrapped(trace)
     for probe in events(trace, Probe):
         if probe.probe == "ends passed" and 2 * probe.measured > probe.reference:
             yield Finding(
@@ -226,6 +243,27 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
                 "`running = rewards[t] + gamma * (1 - dones[t]) * running`",
                 event=probe,
             )
+
+
+def _bootstrapped(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding of targets that count what follows the end of an episode."""
+    for probe in events(trace, Probe):
+        shown = probe.probe == "ends bootstrapped" and probe.measured == probe.reference
+        if shown and probe.measured >= _LEAST_ENDS:
+            surely = (probe.step or 0) >= max(_SURE_ENDS, _SURE_SHARE * probe.measured)
+            yield Finding(
+                f"the targets of `{trace.subject}` reach past the ends of episodes",
+                f"rows in which `{probe.label}` says that an episode has ended",
+                portion(probe.measured, probe.reference, "rows")
+                + " have a target of their reward and a share of what follows, as all others have",
+                "the reward alone: nothing follows an end",
+                why="multiply what follows by what goes on: "
+                "`reward + gamma * (1 - done) * next_value`; what a limit of time has cut may go"
+                " on, and is to be kept apart",
+                rank=Rank.BROKEN if surely else Rank.NOTE,
+                event=probe,
+            )
+            return
 
 
 @invariant("loop", evidence=has_probe("zero term", "no term of a loss had weights for its samples"))
