@@ -101,7 +101,7 @@ def best_state_is_evaluated(trace: Trace[Event]) -> Iterator[Finding]:
     series = _select_said(trace, lambda _: True)
     for probe in events(trace, Probe):
         kept = {int(step) for step in probe.label.split()} if probe.probe == "left" else set()
-        final = _said_at_the_end(trace, probe.step, series) if kept else None
+        final = _find_test(trace, probe.step, series) if kept else None
         for name, said in series if final is not None and max(kept) < probe.step else ():
             ways = _ways_to_improve(name)
             if len(ways) == 1 and _keeps_records(kept, said, ways[0]):
@@ -109,7 +109,7 @@ def best_state_is_evaluated(trace: Trace[Event]) -> Iterator[Finding]:
                 return
 
 
-def _said_at_the_end(trace: Trace[Event], step: int, series: _Series) -> Logged | None:
+def _find_test(trace: Trace[Event], step: int, series: _Series) -> Logged | None:
     """Return a number of a test that is said after the last step, and never before."""
     said = [one for one in events(trace, Logged) if set(words_of(one.name)) & _TESTS]
     early = {one.name for one in said if one.step < step} | {name for name, _ in series}
