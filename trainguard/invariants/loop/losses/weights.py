@@ -231,7 +231,7 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
         Implementation Details of PPO, detail 4; DLR-RM/stable-baselines3, RolloutBuffer;
         navneet-nmk/pytorch-rl issue 2 (targets of Q-values).
     """
-    yield from _bootstrapped(trace)
+    yield from _find_bootstraps(trace)
     for probe in events(trace, Probe):
         if probe.probe == "ends passed" and 2 * probe.measured > probe.reference:
             yield Finding(
@@ -245,7 +245,7 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-def _bootstrapped(trace: Trace[Event]) -> Iterator[Finding]:
+def _find_bootstraps(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a finding of targets that count what follows the end of an episode."""
     for probe in events(trace, Probe):
         shown = probe.probe == "ends bootstrapped" and probe.measured == probe.reference
