@@ -61,10 +61,10 @@ def load(side: str, name: str) -> ModuleType:
 
 
 def sampled(side: str) -> list[Any]:
-    """Return the fixtures of a side; all but one in 70 that train are slow, and 7 in 8 others."""
+    """Return the fixtures of a side; all but one in 100 that train are slow, and 7 in 8 others."""
     train = scripts(side)
     others = [name for name in names(side) if name not in train]
-    later = {name for place, name in enumerate(train) if place % 70} | {
+    later = {name for place, name in enumerate(train) if place % 100} | {
         name for place, name in enumerate(others) if place % 8
     }
     slow = pytest.mark.slow
@@ -75,7 +75,7 @@ def mended() -> list[Any]:
     """Return the broken fixtures with a change that mends them; one in seventy is quick."""
     names = sorted(f"{f.parent.name}/{f.stem}" for f in (FIXTURES / "broken").glob("*/*.diff"))
     slow = pytest.mark.slow
-    return [pytest.param(n, marks=slow) if place % 70 else n for place, n in enumerate(names)]
+    return [pytest.param(n, marks=slow) if place % 100 else n for place, n in enumerate(names)]
 
 
 @cache
