@@ -167,6 +167,9 @@ def keep(model):
     other = model.state_dict()
     model.last = model.state_dict()
     return other
+def share(model):
+    global shared
+    shared = model.state_dict()
 def peek(model):
     kept = model.state_dict()
     return locals()
@@ -196,8 +199,12 @@ def test_variables_that_nothing_reads(tmp_path) -> None:
             """Return where something was written."""
             return "model.pt"
 
-    names: dict = {"Top": Model, "copy": copy}
+    names: dict = {"Top": Model, "copy": copy, "__name__": "__main__"}
     exec(compile(KEEPS, str(file), "exec"), names)
     names["keep"](Model())
     names["peek"](Model())
-    assert seen == ["final", "", "best", "deep", "each", "", "", "", ""]
+    names["share"](Model())
+    assert seen == ["final", "", "best", "deep", "each", "", "", "", "", ""]
+    seen.clear()
+    exec(compile(KEEPS, str(file), "exec"), names | {"__name__": "kept"})
+    assert seen == ["", ""]  # who imports a module may read its variables

@@ -97,35 +97,41 @@ def find_discarded(
 
 
 def name_unread(frame: FrameType, method: str) -> str:
-    """Return the variable in which a line stores what a method returns, if nothing reads it."""
+    """
+    Return the variable in which a line stores what a method returns, if nothing reads it.
+
+    A variable of a function's own, or of the script that runs: others may be read anywhere.
+    """
     tree, code = parse_file(frame.f_code.co_filename), frame.f_code
     nodes = ast.walk(tree) if tree is not None and not asks_for_variables(code) else ()
     here = (each for each in nodes if isinstance(each, ast.Assign) and _is_at(each, frame.f_lineno))
-    called = (each for each in here if _copies(each.value, method))
-    target = next((each.targets[0] for each in called if len(each.targets) == 1), None)
-    if not isinstance(target, ast.Name) or target.id in code.co_freevars:
+    copied = (each for each in here if _copies(each.value, method))
+    target = next((each.targets[0] for each in copied if len(each.targets) == 1), None)
+    is_script = code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+    if not isinstance(target, ast.Name):
         return ""
-    return "" if reads_ever(code, target.id) else target.id
+    is_own = is_script or target.id in code.co_varnames + code.co_cellvars
+    return target.id if is_own and not reads_ever(code, target.id) else ""
 
 
 def _copies(value: ast.expr, method: str) -> bool:
     """Say whether a value is what a method returns, a deep copy of it, or a dict made from it."""
     if isinstance(value, ast.DictComp):
         value = value.generators[0].iter
-    while isinstance(value, ast.Call):
-        name = value.func.attr if isinstance(value.func, ast.Attribute) else _name(value.func)
-        if name == method:
-            return True
-        owner = value.func.value if isinstance(value.func, ast.Attribute) else value
-        value = value.args[0] if name == "deepcopy" and value.args else owner
-        if name not in ("deepcopy", "items", "copy"):
+    while isinstance(value, ast.Call) and (name := name_called(value)) != method:
+        if name == "deepcopy" and value.args:
+            value = value.args[0]
+        elif name in ("copy", "items") and isinstance(value.func, ast.Attribute):
+            value = value.func.value
+        else:
             return False
-    return False
+    return isinstance(value, ast.Call)
 
 
-def _name(node: ast.expr) -> str:
-    """Return the name that an expression is, if it is one."""
-    return node.id if isinstance(node, ast.Name) else ""
+def name_called(call: ast.Call) -> str:
+    """Return the last name of what is called: that of a function, or of a method."""
+    called = call.func
+    return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
 
 
 def _is_at(node: ast.stmt, line: int) -> bool:
@@ -148,7 +154,7 @@ def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
 
 
 def _adds(node: ast.expr, names: Mapping[str, Any]) -> bool:
-    """Say whether an expression adds, multiplies or compares, a tensor, a layer or more of them."""
+    """Say whether an expression computes with tensors or layers, or compares them."""
     if isinstance(node, ast.Compare):
         parts = [node.left, *node.comparators]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):

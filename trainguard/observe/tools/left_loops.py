@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from trainguard.observe.tools.discarded import parse_file
+from trainguard.observe.tools.discarded import name_called, parse_file
 from trainguard.observe.tools.user_line import variables_of
 
 _NAMED = 2  # names and attributes between a variable and what a loop goes through
@@ -51,9 +51,7 @@ def _leaves(loop: ast.For) -> ast.stmt | None:
 def _count_rounds(source: ast.expr, names: dict[str, Any]) -> int:
     """Return of how many batches a loop is; 0 where that cannot be read."""
     while isinstance(source, ast.Call) and source.args:
-        called = source.func
-        name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-        if name not in _WRAPS:
+        if name_called(source) not in _WRAPS:
             return 0
         source = source.args[0]
     found = _look_up(source, names, _NAMED)

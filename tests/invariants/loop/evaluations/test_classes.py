@@ -19,6 +19,7 @@ def scores(
     of: float = 100,
     evaluation: bool = True,
     source: str = "train.py:30",
+    commonest: float = 60,
 ) -> list[Score]:
     """Write three scores of a place."""
     return [
@@ -30,7 +31,7 @@ def scores(
             classes=classes,
             sole=True,
             ways=(("right", right, of, right / of),),
-            commonest=0.6 * of,
+            commonest=commonest,
             renamed=renamed,
         )
         for step in (10, 20, 30)
@@ -59,6 +60,7 @@ TRAINED = scores(95, classes=2, evaluation=False, source="train.py:20")
         (scores(0, renamed=30, of=35), []),  # a few rows
         (scores(5, classes=2), [Rank.BROKEN]),
         (scores(30, classes=2), []),
+        (scores(5, classes=2, commonest=90), []),  # nearly all are of one class
         ([*scores(0, renamed=95), *scores(95, renamed=95, source="train.py:50")], [Rank.NOTE]),
         (scores(0, renamed=95, source="of Net"), [Rank.NOTE]),  # they may be clusters
         ([*scores(0, renamed=95, source="of Net"), *said(0, 0, 0)], [Rank.BROKEN]),
@@ -90,6 +92,7 @@ def test_the_finding_says_how_many(judged) -> None:
     [
         (scores(0, renamed=95), True),
         (scores(0, renamed=95)[:2], False),
+        (scores(0, renamed=30, of=35), False),
         ([*TRAINED, *said(0.05, 0.05, 0.05)], True),
         (said(0.05, 0.05, 0.05), False),
     ],

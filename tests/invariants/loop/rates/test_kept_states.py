@@ -2,9 +2,11 @@
 
 import pytest
 
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Logged
 from trainguard.events.probe import Probe
+from trainguard.events.trace import Trace
 
 LOSSES = (1.0, 0.8, 1.1, 0.7, 0.6, 1.2)
 RIGHT = (0.5, 0.6, 0.4, 0.7, 0.8, 0.9)
@@ -81,3 +83,18 @@ def test_what_is_left(judged, steps, probe, events, ranks) -> None:
     """The best so far, of which nothing comes, before a test of something else."""
     found = judged("best_state_is_evaluated", [*steps(60), probe, *events])
     assert [finding.rank for finding in found] == ranks
+
+
+@pytest.mark.parametrize(
+    ("found", "judged_at_all"),
+    [
+        ([left(10, 20), at_the_end()], True),
+        ([left(10, 20)], False),  # no test
+        ([kept(10, 20), at_the_end()], False),  # it was loaded
+    ],
+)
+def test_without_a_test_nothing_is_judged(found, judged_at_all) -> None:
+    """A pass that saw nothing is none."""
+    (made,) = find_invariants("loop.best_state_is_evaluated")
+    events = [*said("val_loss", LOSSES), *found]
+    assert bool(made.evidence(Trace("train", tuple(events)))) is not judged_at_all

@@ -12,6 +12,7 @@ from trainguard.events.fit import Score
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.accuracy_bases import (
+    Count,
     add_up,
     means_accuracy,
     means_evaluation,
@@ -41,8 +42,8 @@ class _Renamed:
 def _miss_evidence(trace: Trace[Event]) -> str:
     """Say what is missing to be judged: evaluations at one place, or what is said of them."""
     scores = _scores(trace)
-    judged = any(len(own) >= _FEW for own in _places(scores).values())
-    said = _knows_two(scores) and any(_names(trace).values())
+    judged = any(_count(own[-1]).of >= _ROWS for own in _places(scores))
+    said = _knows_two(scores) and bool(_names(trace))
     return "" if judged or said else "no predictions of classes were seen in three evaluations"
 
 
@@ -85,13 +86,18 @@ def _scores(trace: Trace[Event]) -> list[Score]:
     return [one for one in events(trace, Score) if any(way[0] == "right" for way in one.ways)]
 
 
-def _places(scores: Sequence[Score]) -> dict[str, list[Score]]:
-    """Return the evaluations of each place."""
+def _places(scores: Sequence[Score]) -> list[list[Score]]:
+    """Return the latest evaluations of each place that has enough."""
     places: dict[str, list[Score]] = {}
     for one in scores:
         if one.evaluation:
             places.setdefault(one.source, []).append(one)
-    return places
+    return [own[-_FEW:] for own in places.values() if len(own) >= _FEW]
+
+
+def _count(score: Score) -> Count:
+    """Return how many predictions of an evaluation are right."""
+    return add_up([score])["right"]
 
 
 def _names(trace: Trace[Event]) -> dict[str, list[Logged]]:
@@ -113,20 +119,20 @@ def _find_renamed(
     scores: Sequence[Score], said: dict[str, list[Logged]], least: float
 ) -> Iterator[_Renamed]:
     """Yield the places whose latest evaluations would be right by other names."""
-    late = [own[-_FEW:] for own in _places(scores).values() if len(own) >= _FEW]
-    known = any(_share(one) >= least for own in late for one in own)
-    for own in late:
+    places = _places(scores)
+    known = any(_count(one).share >= least for own in places for one in own)
+    for own in places:
         if all(_is_renamed(one, least) for one in own):
             # What is found beside an input may be held against clusters, whose numbers are free.
             meant = not own[-1].source.startswith("of ") or any(
-                max(_late(each)) <= _share(own[-1]) + _NEAR for each in said.values()
+                max(_late(each)) <= _count(own[-1]).share + _NEAR for each in said.values()
             )
             yield _describe(own[-1], certain=meant and not known)
 
 
 def _describe(score: Score, *, certain: bool) -> _Renamed:
     """Return what is said of an evaluation."""
-    count = add_up([score])["right"]
+    count = _count(score)
     other = count.of - count.right if isnan(score.renamed) else score.renamed
     text = portion(count.right, count.of, "predictions") + " right"
     allowed = portion(other, count.of) + ", as they are by other numbers of the classes"
@@ -135,7 +141,7 @@ def _describe(score: Score, *, certain: bool) -> _Renamed:
 
 def _is_renamed(score: Score, least: float) -> bool:
     """Say whether most rows of an evaluation are right, but for the numbers of their classes."""
-    count = add_up([score])["right"]
+    count = _count(score)
     if count.of < _ROWS:
         return False
     if isnan(score.renamed):  # of two classes it is known how many come, and what is wrong
@@ -144,16 +150,11 @@ def _is_renamed(score: Score, least: float) -> bool:
     return score.renamed >= max(least * count.of, count.right + _GAIN * count.of)
 
 
-def _share(score: Score) -> float:
-    """Return the share of an evaluation that is right."""
-    return add_up([score])["right"].share
-
-
 def _knows_two(scores: Sequence[Score]) -> bool:
     """Say whether the latest training batches tell two classes apart."""
     learned = [one for one in scores if not one.evaluation][-_FEW:]
     return len(learned) == _FEW and all(
-        one.classes == 2 and one.sole and _share(one) >= _LEARNED for one in learned
+        one.classes == 2 and one.sole and _count(one).share >= _LEARNED for one in learned
     )
 
 

@@ -30,7 +30,7 @@ _FALLING = {
 _AMONG = re.compile(r"(?<![a-z])(?:(?:r|hits?|hr|map|recall)_?@?\d+|p@\d+)\b")
 _EVALUATIONS = 5  # with a number, at least
 _AGAIN = 3  # states that were kept, where none of them was loaded at the end
-_TESTS = {"test", "holdout", "final"}
+_TESTS = {"test", "holdout", "final"}  # words for what is reported once
 _PASSED_BY = 2  # times that no state is kept: with one, the two may agree by chance
 _Series = list[tuple[str, dict[int, Logged]]]  # numbers by the step at which they were said
 _TAKEN_OVER = ("best_models_are_best",)  # it judged the callbacks of Lightning
@@ -81,7 +81,12 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_probe("left", "no state was kept, or it was loaded again"))
+def _miss_choice(trace: Trace[Event]) -> str:
+    """Say what is missing to be judged: a state that is left, and a test at the end."""
+    return "" if any(_find_left(trace)) else "no state was kept, and not loaded, before a test"
+
+
+@invariant("loop", evidence=_miss_choice)
 def best_state_is_evaluated(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The state that is chosen by an evaluation is the one that the last evaluation is of.
@@ -99,36 +104,37 @@ def best_state_is_evaluated(trace: Trace[Event]) -> Iterator[Finding]:
     Source: allenai/allennlp issue 1223; joeynmt/joeynmt pull 15.
     """
     series = _select_said(trace, lambda _: True)
-    for probe in events(trace, Probe):
-        kept = {int(step) for step in probe.label.split()} if probe.probe == "left" else set()
-        final = _find_test(trace, probe.step, series) if kept else None
-        for name, said in series if final is not None and max(kept) < probe.step else ():
+    for probe, kept, final in _find_left(trace):
+        for name, said in series if max(kept) < probe.step else ():
             ways = _ways_to_improve(name)
             if len(ways) == 1 and _keeps_records(kept, said, ways[0]):
                 yield _make_left_finding(trace, probe, said, max(kept), final)
                 return
 
 
-def _find_test(trace: Trace[Event], step: int, series: _Series) -> Logged | None:
+def _find_left(trace: Trace[Event]) -> Iterator[tuple[Probe, set[int], Logged]]:
+    """Yield the steps of states that nothing is loaded after, with what a test says at the end."""
+    for probe in events(trace, Probe):
+        final = _find_test(trace, probe.step) if probe.probe == "left" else None
+        if final is not None:
+            yield probe, {int(step) for step in probe.label.split()}, final
+
+
+def _find_test(trace: Trace[Event], step: int) -> Logged | None:
     """Return a number of a test that is said after the last step, and never before."""
     said = [one for one in events(trace, Logged) if set(words_of(one.name)) & _TESTS]
-    early = {one.name for one in said if one.step < step} | {name for name, _ in series}
+    early = {one.name for one in said if one.step < step}
     return next((one for one in said if one.name not in early), None)
 
 
 def _make_left_finding(
-    trace: Trace[Event],
-    probe: Probe,
-    said: dict[int, Logged],
-    best: int,
-    final: Logged | None,
+    trace: Trace[Event], probe: Probe, said: dict[int, Logged], best: int, final: Logged
 ) -> Finding:
     """Return the finding about a state that is chosen, and not evaluated."""
-    test = final.name if final is not None else ""
     last = said[max(said)]
     return Finding(
         f"`{trace.subject}` chooses its best state, and evaluates its last one",
-        f"`{test}`, after {probe.step} steps",
+        f"`{final.name}`, after {probe.step} steps",
         number(last.value) + f", `{last.name}` of the last state",
         number(said[best].value) + f", of the state kept after {best} steps, which nothing loads",
         why="load the state that was kept before what is reported is measured",

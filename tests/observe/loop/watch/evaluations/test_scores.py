@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.fit import Score
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.evaluations import scores
 
 
 def scored(batches: int, speak: bool) -> Score:
@@ -85,9 +86,9 @@ def renamed(order: list[int]) -> float:
         net(torch.ones(2, 1)).sum().backward()
         optimizer.step()
         with torch.no_grad():
-            scores = nn.functional.one_hot(torch.tensor(order)[classes], 5).float()
-            scores[0] = scores[1]  # one of class 0 is taken for another
-            nn.functional.cross_entropy(scores, classes)
+            named = nn.functional.one_hot(torch.tensor(order)[classes], 5).float()
+            named[0] = named[1]  # one of class 0 is taken for another
+            nn.functional.cross_entropy(named, classes)
     assert recorder.trace.conditions.get("faults", ()) == ()
     (score,) = [e for e in recorder.trace if isinstance(e, Score)]
     return score.renamed
@@ -97,6 +98,13 @@ def test_what_other_names_make_right_is_counted() -> None:
     """Whatever the order is; not where two classes are named alike."""
     assert renamed([0, 1, 2, 3]) == renamed([3, 1, 0, 4]) == 19
     assert isnan(renamed([3, 3, 0, 1]))
+
+
+def test_classes_in_bytes_are_counted() -> None:
+    """Of twenty classes, whose pairs are more than a byte has room for."""
+    named = torch.arange(20).repeat(2)
+    counts = scores._count_crossed({1: named.numpy()}, 20, named.to(torch.uint8), -100)
+    assert scores._rename(counts["crossed"][0], 20) == 40
 
 
 def test_losses_inside_of_a_transformation_have_no_scores() -> None:

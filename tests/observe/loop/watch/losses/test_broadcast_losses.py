@@ -75,6 +75,7 @@ SOUND = {
     "log cosh": lambda out, y: log_cosh(out - y[:, None]),
     "huber": lambda out, y: huber(out.squeeze() - y),
     "kernel": lambda out, y: kernel(out, out.T) - 2 * kernel(out, y[None]),
+    "kernel of both": lambda out, y: -kernel(out, y[None]),
     "hinge of pairs": lambda out, y: F.relu(1 - (out - out.T) * (y[:, None] - y).sign()).mean(),
     "same": lambda out, y: ((out.squeeze() - y) ** 2).mean(),
     "unsqueezed": lambda out, y: ((out - y[:, None]) ** 2).mean(),

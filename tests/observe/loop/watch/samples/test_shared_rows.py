@@ -236,6 +236,7 @@ def overlap_of_long_run(trained: torch.Tensor, evaluated: torch.Tensor) -> list[
             True,
         ),  # copied before the split
         (torch.cat([WIDE[:1000], RARE.repeat(20, 1)]), WIDE[:300], False),  # after it
+        (torch.cat([WIDE[:1000], RARE.repeat(60, 1)]), WIDE[:300], False),
     ],
 )
 def test_what_is_shared_in_a_long_run(trained, evaluated, shares) -> None:

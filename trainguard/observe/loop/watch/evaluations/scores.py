@@ -247,7 +247,7 @@ def _put_aside(
 
 def _count_crossed(places: Named, most: int, given: torch.Tensor, ignored: int) -> Counts:
     """Return the same as of other classes, and how often each class was named as each."""
-    named, target = places[1], _as_array(given)
+    named, target = places[1], _as_array(given).astype(np.int64)  # bytes would wrap around
     inside = (target != ignored) & (target >= 0) & (target < most)
     pairs = (target * most + named)[inside]
     crossed = np.bincount(pairs, minlength=most * most), len(pairs)

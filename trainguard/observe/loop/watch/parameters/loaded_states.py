@@ -63,10 +63,10 @@ class LoadedStates(Watcher):
     The first are of loads that found none of the names, the second of loads that left out what the
     module has under a longer or shorter name, the third of loads of tensors that are the module's
     own: `measured` is 1 where they had moved since their state was taken. The fourth are of loads
-    of one of many states that share their memory, or of what is made of them. The last tells of
-    each line that took states after which steps, and which was loaded (`measured`), when; "left"
-    tells the same of lines whose last state nothing was loaded after: `measured` is 1 where
-    no line ever reads the variable that it is in.
+    of one of many states that share their memory, or of what is made of them. "kept" tells
+    of each line that took states after which steps, and which was loaded (`measured`), when; "left"
+    after which steps, of lines whose last state nothing was loaded after: `measured` is 1 where no
+    line ever reads the variable that it is in.
     """
 
     makes = (

@@ -67,10 +67,10 @@ class _Rows:
     """
     What one module was given.
 
-    learned: the rows that it learned from; again: whether it has begun to see them again;
-    repeats: whether some came twice before that. met: how many rows of the latest passes, all of
-    which need not be watched, were known before, and how many they had. doubles: whether a pass
-    had a row twice.
+    learned: the rows that it learned from; again: whether the latest pass had none but known ones;
+    repeats: whether some came twice in other passes; doubles: in one pass.
+    met: how many rows of the latest passes were known before, and how many they had: not all need
+    be watched.
     blurred: whether its rows are no samples by themselves, or not rich enough to tell.
     windows: what is known of its rows as windows of a series.
     pending: the rows of the latest passes that it learned from, not yet among the others.
@@ -104,13 +104,13 @@ class _Rows:
         """Put the rows of the latest passes to the others: mostly nobody asks for them."""
         pending, self.pending = self.pending, []
         for rows in pending:
-            self.again = self.learned.issuperset(rows)
-            before = len(self.learned)
             own = set(rows)
-            self.met.append((len(self.learned & own), len(own)))
+            known = len(self.learned & own)
+            self.again = known == len(own)
+            self.met.append((known, len(own)))
             self.doubles |= len(own) < len(rows)
-            self.learned.update(rows)
-            self.repeats |= not self.again and len(self.learned) < before + len(rows)
+            self.repeats |= not self.again and len(own) - known < len(rows)
+            self.learned |= own
 
     def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
         """Take down rows of a pass that nothing learns from, once most of the others are known."""
@@ -160,8 +160,8 @@ class _Rows:
         sure = self.doubles and not self.again
         steady = alike[0].share >= (_SURE if sure else _STEADY) * alike[-1].share
         part = 2 * len(alike[-1].known) <= len(self.learned)
-        part &= alike[-1].share <= min(each.most for each in alike)
-        return not self.blurred and steady and part and 0 < _MIXED * passes <= mixed
+        apart = alike[-1].share <= min(each.most for each in alike)
+        return not self.blurred and steady and part and apart and 0 < _MIXED * passes <= mixed
 
 
 class SharedRows(Watcher):
