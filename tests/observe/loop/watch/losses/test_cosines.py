@@ -43,6 +43,7 @@ WAYS = {
     "rows": lambda a, b: normalize(a, dim=1) @ normalize(b, dim=1).T,
     "over samples": lambda a, b: normalize(a, dim=0).T @ normalize(b, dim=0),
     "one side": lambda a, b: normalize(a, dim=0) @ b.T,
+    "signs": lambda a, b: a.sign() @ b.sign().T,
     "right angles": lambda a, b: torch.linalg.qr(a)[0] @ torch.linalg.qr(a)[0].T + 0 * b.sum(),
 }
 

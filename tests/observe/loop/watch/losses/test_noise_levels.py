@@ -79,6 +79,12 @@ def test_a_loss_by_hand() -> None:
     assert found(by_hand) == [("one step", True)]
 
 
+def test_variances_of_steps_by_name(monkeypatch) -> None:
+    """They are known without their products."""
+    monkeypatch.delitem(globals(), "PRODUCTS")
+    assert found(by_hand) == [("one step", True)]
+
+
 def test_noise_that_ends_early() -> None:
     """Its schedule is none of single steps."""
     assert found(lambda net, x: net(x, PRODUCTS.sqrt().sqrt(), "noise")) == []

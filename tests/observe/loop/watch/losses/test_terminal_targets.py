@@ -51,7 +51,11 @@ def by_hand(chosen: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def learn(
-    make: Target, values: Values = best, loss_of: Callable = by_function, **names: Callable
+    make: Target,
+    values: Values = best,
+    loss_of: Callable = by_function,
+    reward: str = "reward",
+    **names: Callable,
 ) -> tuple[list[Probe], bool]:
     """Learn values in 12 steps; names: of variables with what is made of the ends."""
     torch.manual_seed(0)
@@ -65,7 +69,7 @@ def learn(
                 target = make(paid, ended, values(net, late, torch.randn(32, 3)))
             chosen = net(torch.randn(32, 3))[:, 0]
             given = {n: to(ended) for n, to in names.items() if n != "last"} or {"done": ended}
-            step_once(optimizer, loss_of, chosen, target, {"reward": paid, **given})
+            step_once(optimizer, loss_of, chosen, target, {reward: paid, **given})
     assert "faults" not in recorder.trace.conditions
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "ends bootstrapped"]
     return found, "ends bootstrapped" in recorder.trace.conditions["looked"]
@@ -96,6 +100,12 @@ def test_ends_that_are_surely_so() -> None:
         assert found.step == found.measured
 
 
+def test_ends_beside_a_limit() -> None:
+    """What says that a limit has cut an episode is not asked for its ends."""
+    (found,), _ = learn(past, done_limit=torch.zeros_like, done=torch.clone)
+    assert found.label == "done"
+
+
 @pytest.mark.parametrize(
     "told",
     [
@@ -103,6 +113,8 @@ def test_ends_that_are_surely_so() -> None:
         {"terminated": torch.zeros_like, "done": torch.clone},
         {"discount": torch.ones_like, "done": torch.clone},
         {"mask": torch.clone},
+        {"done_limit": torch.clone},
+        {"done": torch.clone, "reward": "intrinsic_reward"},  # it is meant to outlive episodes
     ],
     ids=" ".join,
 )
@@ -117,9 +129,11 @@ def test_episodes_that_were_cut_may_go_on(told: dict) -> None:
         lambda reward, done, follows: (reward + 0.9 * follows).clamp(-1, 1),
         lambda reward, done, follows: reward + torch.rand(32),
         lambda reward, done, follows: reward,
+        lambda reward, done, follows: reward + 0.1 * follows,
         lambda reward, done, follows: reward + 0.9 * follows + 0.3 * done,
+        lambda reward, done, follows: reward + 0.9 * follows + done * (torch.arange(32) % 2),
     ],
-    ids=["clipped", "by chance", "reward alone", "another value at ends"],
+    ids=["clipped", "by chance", "reward alone", "a tenth", "others at ends", "at some ends"],
 )
 def test_other_targets(make: Target) -> None:
     """They are no reward and a share of what a network returns."""
