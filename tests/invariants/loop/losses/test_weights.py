@@ -3,6 +3,7 @@
 import pytest
 
 from trainguard.core.catalogue import find_invariants
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.fit import BaselineFit
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
@@ -101,3 +102,13 @@ def test_targets_past_the_ends(passed, known, sure, expected, ranks, steps) -> N
     rest = {"measured": float(passed), "reference": float(known), "step": sure, "label": "done"}
     probe = Probe(probe="ends bootstrapped", **rest)
     assert ranks("returns_stop_at_ends", [*steps(20), probe]) == expected
+
+
+@pytest.mark.parametrize(("changed", "expected"), [(0.0016, []), (0.0, ["broken"])])
+def test_what_a_step_told_already_is_not_told_again(changed, expected, ranks, steps) -> None:
+    """Where another state after an end changed the loss, terminal_states_end says so."""
+    probe = Probe(probe="ends bootstrapped", measured=12.0, reference=12.0, step=12, label="done")
+    answer = WhatIf(
+        question="terminal states edited", outcome="answered", measured=changed, reference=6e-7
+    )
+    assert ranks("returns_stop_at_ends", [*steps(20), probe, answer]) == expected

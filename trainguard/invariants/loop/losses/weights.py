@@ -10,6 +10,7 @@ from trainguard.events.fit import BaselineFit
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe, some
+from trainguard.invariants.loop.models.counterfactuals import answers_to
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -224,7 +225,8 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
         intrinsic or bonus, which are meant to outlive episodes; returns of both kinds in one run;
         rows that are called truncated, cut or timeout.
     Misses: rollouts in lists of tuples; returns that are no tables of their own; targets of one
-        row, of distributions, or of changed rewards; ends that are only called mask; accelerators.
+        row, of distributions, or of changed rewards; ends that are only called mask; accelerators;
+        targets of which terminal_states_end tells already.
     Why: the last action is praised or blamed for an episode that it had no part in: what ends an
         episode badly is worth as much as a new start.
     Source: Sutton and Barto, Reinforcement Learning, section 3.4; Huang et al., The 37
@@ -246,7 +248,9 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 def _find_bootstraps(trace: Trace[Event]) -> Iterator[Finding]:
-    """Yield a finding of targets that count what follows the end of an episode."""
+    """Yield a finding of targets that count what follows an end, unless a step told it already."""
+    if any(each.measured > each.reference for each in answers_to(trace, "terminal states edited")):
+        return
     for probe in events(trace, Probe):
         shown = probe.probe == "ends bootstrapped" and probe.measured == probe.reference
         if shown and probe.measured >= _LEAST_ENDS:

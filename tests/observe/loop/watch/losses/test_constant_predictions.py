@@ -67,6 +67,15 @@ def test_means_of_numbers(name: str) -> None:
     assert found.losses[-1] > 2 * found.constants[-1]
 
 
+def test_a_sum_by_hand() -> None:
+    """It is compared with the sum of what the constant is off, whatever it is divided by."""
+    torch.manual_seed(1)
+    targets = torch.randn(320, 1)
+    (found,) = fits_of(lambda x, y: (x - y).square().sum() / 128, targets)
+    squares_of_all = 32 * targets.var().item()
+    assert sum(found.constants) / 59 == pytest.approx(squares_of_all, rel=0.1)
+
+
 def test_an_input_that_teaches() -> None:
     """A regression on examples tells targets that follow from inputs from those that do not."""
     torch.manual_seed(0)

@@ -93,6 +93,17 @@ def test_the_variance_of_the_errors_is_right(name: str) -> None:
     assert looks(RIGHT[name]) == []
 
 
+def test_one_variance_that_is_repeated_for_several_errors() -> None:
+    """Its logarithm counts as often as it is repeated, as in the sum with the errors."""
+    assert looks(_each_mean, spreads=1) == []
+    assert looks(lambda m, s, y: (_each(m, s, y) + 0.5 * s).mean(), spreads=1) == [(0.5, 3)]
+
+
+def _each_mean(mean: torch.Tensor, raw: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return minus the mean logarithm of the likelihood, as torch has it."""
+    return -torch.distributions.Normal(mean, (0.5 * raw).exp()).log_prob(wanted).mean()
+
+
 def test_one_variance_of_several_errors() -> None:
     """It has as many logarithms as there are errors."""
 

@@ -30,12 +30,14 @@ class SumPart:
     A part of a sum that is no sum itself: which output of which node.
 
     factor: what it is multiplied by; of weights for each sample, by the largest. is_moved: whether
-    a constant is added on the way. Means and sums of its elements do not count.
+    a constant is added on the way. Means and sums of its elements do not count. count: how many
+    numbers it is for the sum, which may repeat it; of `elements_of` alone, 0 where that is unknown.
     """
 
     edge: Edge
     factor: float = 1.0
     is_moved: bool = False
+    count: int = 1
 
     @property
     def node(self) -> Node:
@@ -99,12 +101,12 @@ def _split_elements(part: SumPart) -> Iterator[SumPart]:
         given = autograd_graph.elements(node)
         made = torch.Size(autograd_graph.shape_made(node)).numel()
         by: Any = 1.0 if kind == "SumBackward" else made / max(1, given)
-        yield SumPart(node.next_functions[live[0]], part.factor * by)
+        yield SumPart(node.next_functions[live[0]], part.factor * by, count=given)
     elif len(live) == 1 or kind in SUMS:
         for place in live:
             by = autograd_graph.constant_at(node, place)
             if isinstance(by, int | float) and by:
-                yield SumPart(node.next_functions[place], part.factor * by)
+                yield SumPart(node.next_functions[place], part.factor * by, count=part.count)
 
 
 def _largest_weight(node: Node, place: int) -> float:

@@ -62,19 +62,13 @@ def _ratios(loss: torch.Tensor) -> Iterator[float]:
     plain: defaultdict[Edge, float] = defaultdict(float)
     logarithms: defaultdict[Edge, float] = defaultdict(float)
     for part in parts:
-        plain[resolve(part.edge)] += part.factor
+        plain[resolve(part.edge)] += part.factor * part.count
         if kind_of(part.node) == "LogBackward":
-            logarithms[resolve(part.node.next_functions[0])] += part.factor
+            logarithms[resolve(part.node.next_functions[0])] += part.factor * part.count
     for part in parts:
-        for error, spread, power in _products(part):
-            for base, rate, known in _bases(spread, plain, logarithms):
-                elements = _count(loss, part.edge) / max(1, _count(loss, base))
-                yield -error * elements * rate * power / known
-
-
-def _count(loss: torch.Tensor, edge: Edge) -> int:
-    """Return how many numbers an output of a node has."""
-    return torch.Size(autograd_graph.shape_after(loss, *edge)).numel()
+        for error, spread, power in _products(part) if part.count else ():
+            for rate, known in _bases(spread, plain, logarithms):
+                yield -error * part.count * rate * power / known
 
 
 def _products(part: SumPart) -> Iterator[tuple[float, Edge, int]]:
@@ -94,16 +88,16 @@ def _products(part: SumPart) -> Iterator[tuple[float, Edge, int]]:
 
 def _bases(
     spread: Edge, plain: Mapping[Edge, float], logarithms: Mapping[Edge, float]
-) -> Iterator[tuple[Edge, float, float]]:
-    """Yield a logarithm that a loss adds, what a spread is an exponential of times, its factor."""
+) -> Iterator[tuple[float, float]]:
+    """Yield what a spread is an exponential of times, and the weight of all its logarithms."""
     node = spread[0]
     base, rate = _multiple_of(node.next_functions[0]) if node.next_functions else (spread, 0.0)
     if kind_of(node) == "ExpBackward" and plain.get(base):
-        yield base, rate, plain[base]
+        yield rate, plain[base]
     elif logarithms.get(resolve(spread)):
-        yield spread, 1.0, logarithms[resolve(spread)]
+        yield 1.0, logarithms[resolve(spread)]
     elif kind_of(node) == "PowBackward" and saved(node, "exponent") == 2 and logarithms.get(base):
-        yield base, 2.0, logarithms[base]
+        yield 2.0, logarithms[base]
 
 
 def _is_error(node: Node) -> bool:

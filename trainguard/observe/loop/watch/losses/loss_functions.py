@@ -169,7 +169,7 @@ class LossFunctions(Watcher):
                 reduction=found.reduction,
                 input=tuple(found.scores.shape),
                 target=tuple(found.target.shape),
-                options={},
+                options={"reduction": found.reduction},
             )
         if tally is not None:
             self._add(tally, found.scores, found.target, found.value, found.node)
