@@ -45,8 +45,8 @@ def test_what_has_paid_is_said(judged) -> None:
     (finding,) = judged("terms_keep_their_sign", [probe])
     assert finding.summary == "the loss of `train` makes less likely what has paid"
     assert (finding.measured, finding.allowed) == (
-        "added to the loss in 9 of 9 losses",
-        "taken off it",
+        "likelier is worse for the loss in 9 of 9 losses",
+        "-log_prob * advantage, or -exp(new - old) * advantage",
     )
 
 

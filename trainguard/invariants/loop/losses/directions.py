@@ -40,11 +40,12 @@ _TERMS = {
     ),
     "policy": (
         "less likely what has paid",
-        "the log-probabilities times what has paid",
-        "added to",
-        "taken off it",
+        "the log-probabilities, or their ratios, times what has paid",
+        "likelier is worse for",
+        "-log_prob * advantage, or -exp(new - old) * advantage",
     ),
 }
+_CAUSES = {"policy": "a minus may be missing, or the ratio is the old one over the new one"}
 
 
 @invariant(
@@ -60,15 +61,16 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
         log-probabilities of choices. Divergences: mu**2 + exp(l) - l of normal distributions from
         the standard one, in whatever order it is written, and of a policy from constant
         log-probabilities: exp(d) - d - 1 or d**2, of their difference d. Policies:
-        log-probabilities of what was chosen, or ratios of such, times what a variable with the name
-        of a reward, a return or an advantage has.
+        log-probabilities of what was chosen, or ratios that rise or fall with such, times what a
+        variable with the name of a reward, a return or an advantage has, as it is, in part, or less
+        another one.
     Allows: weights that change or learn; entropies that are made small without a policy, as where a
-        model is adapted to unlabelled inputs.
+        model is adapted to unlabelled inputs; pay that goes with a cost, or has the name of one.
     Misses: divergences that torch.distributions computes; terms that go backward by themselves.
     Why: a bonus with the wrong sign makes a policy certain before it has tried anything, and a
         divergence with the wrong sign drives the codes as far from the prior as they get: the loss
-        has no lower end, and looks the better for it. A policy's loss without its minus sign
-        unlearns what pays.
+        has no lower end, and looks the better for it. A policy's loss without its minus sign, or
+        with exp(old - new) for exp(new - old), unlearns what pays.
     Source: Mnih et al., 2016, section 4 (arxiv.org/abs/1602.01783); Kingma and Welling, 2014,
         appendix B (arxiv.org/abs/1312.6114); natolambert/rlhf-book issue 125 (a policy's loss);
         Unakar/Logic-RL issue 58 (its divergence).
@@ -82,7 +84,7 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
                 at,
                 f"{wrong} the loss in " + portion(probe.measured, probe.reference, "losses"),
                 right,
-                why="the sign of this term may be the wrong one",
+                why=_CAUSES.get(probe.label, "the sign of this term may be the wrong one"),
                 event=probe,
             )
 

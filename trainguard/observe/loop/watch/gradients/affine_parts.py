@@ -110,15 +110,18 @@ def _split_elements(part: SumPart) -> Iterator[SumPart]:
 
 
 def _largest_weight(node: Node, place: int) -> float:
-    """Return the largest of the numbers that a product multiplies by; 0 unless all have a sign."""
-    kept: Any = (
-        saved(node, "self" if place else "other") if kind_of(node) == "MulBackward" else None
-    )
+    """Return the largest of what a product multiplies by; 0 unless all have a sign."""
+    divides = kind_of(node) == "DivBackward" and not place
+    kept: Any = None
+    if divides or kind_of(node) == "MulBackward":
+        kept = saved(node, "self" if place else "other")
     able = isinstance(kept, torch.Tensor) and kept.is_cpu and not kept.is_complex()
     if not able or not 0 < kept.numel() <= _LARGEST:
         return 0.0
-    low, high = torch.aminmax(kept.detach())
-    return float(high) if low >= 0 else float(low) if high <= 0 else 0.0
+    low, high = (float(end) for end in torch.aminmax(kept.detach()))
+    if divides:
+        low, high = (1 / high, 1 / low) if low > 0 or high < 0 else (0.0, 0.0)
+    return high if low >= 0 else low if high <= 0 else 0.0
 
 
 def resolve(edge: Edge) -> Edge:

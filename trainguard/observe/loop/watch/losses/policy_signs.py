@@ -1,14 +1,24 @@
 """Watches whether a loss makes choices likelier or less likely that have paid."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.gradients.affine_parts import affine_parts, parts_of_choice
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node, constants_of, kind_of
+from trainguard.observe.loop.watch.gradients.affine_parts import (
+    Edge,
+    SumPart,
+    affine_parts,
+    parts_of_choice,
+)
+from trainguard.observe.loop.watch.gradients.autograd_graph import (
+    Node,
+    constants_of,
+    is_mask,
+    kind_of,
+)
 from trainguard.observe.loop.watch.losses.policy_weights import (
     PolicyWeights,
     is_log_probability,
@@ -25,16 +35,23 @@ _STEPS = {0, 1, 2, 4, 8, 16, 32, 64, 128}  # that are looked at
 _LEAST, _LARGEST = 4, 1 << 16  # weights, each of one choice
 _NEAR = 1e-4  # of the largest: what comes of adding up in another order
 _RATIO = {"ClampBackward", "ExpBackward"}
+_RISING = _RATIO | {"MaximumBackward", "MinimumBackward"}  # with what they are made of
+_DEEPEST = 6  # of these, one in another
+_DISTINCT = 8  # weights that differ: fewer, such as those of a mask, are in many tables
+_ALIKE = 0.9  # a correlation with what is called a cost
 _PAID = PAID | {"discounted", "g"}  # words in the names of weights
+_COSTS = {"cost", "costs", "penalty", "penalties", "regret", "distance", "distances", "length"}
+_COSTS |= {"lengths", "latency", "energy"}  # what is the better the smaller it is
 
 
 class PolicySigns(Watcher):
     """
     The Probe event "term sign" with the label "policy": log-probabilities that pay is added to.
 
-    What multiplies them is, but for its scale, in a variable with the name of a reward, a return or
-    an advantage. measured: losses that add it, and so make what has paid less likely; reference:
-    losses of which it is known.
+    What multiplies them, or ratios that rise or fall with them, is in a variable with the name of a
+    reward, a return or an advantage: but for its scale, less a base, or as rows of a longer one.
+    measured: losses that grow where what has paid becomes likelier; reference: losses of which it
+    is known.
     """
 
     makes = ("Probe:term sign",)
@@ -55,20 +72,13 @@ class PolicySigns(Watcher):
         holders = [held for each in references if each is not None and (held := each()) is not None]
         if any(group.get("maximize") for held in holders for group in held.param_groups):
             return
-        weights = _weights_of(loss)
-        if not _LEAST <= weights.size <= _LARGEST or np.ptp(weights) == 0:
-            return
-        self.looked.add("term sign")
-        own = weights / np.abs(weights).max()
-        paid = [
-            flat / np.abs(flat).max()
-            for name, table in find_numbers(weights.size, weights.size)
-            if words_in(name) & _PAID and np.any(flat := table.ravel())
-        ]
-        added = any(np.allclose(own, each, atol=_NEAR) for each in paid)
-        taken_off = any(np.allclose(-own, each, atol=_NEAR) for each in paid)
-        if added != taken_off:
-            self._looks, self._wrong = self._looks + 1, self._wrong + added
+        weighed = list(_weights_of(loss))
+        sizes = {weights.size for weights, _ in weighed}
+        named = list(find_numbers(min(sizes), _LARGEST)) if sizes else []
+        self.looked |= {"term sign"} if weighed else set()
+        signs = {sign * _sign_of_pay(weights, named) for weights, sign in weighed}
+        if (1 in signs) != (-1 in signs):
+            self._looks, self._wrong = self._looks + 1, self._wrong + (1 in signs)
             self._source = self._source or caller()
 
     def finish(self) -> Iterable[Event]:
@@ -78,17 +88,100 @@ class PolicySigns(Watcher):
             yield make_probe("term sign", self._wrong, self._looks, **rest)
 
 
-def _weights_of(loss: torch.Tensor) -> Table:
-    """Return what log-probabilities of choices are multiplied by in a loss, in their order."""
-    parts = list(affine_parts((loss.grad_fn, 0), ends=_is_weighed))
-    parts += [inner for part in parts for inner in parts_of_choice(part, _is_weighed)]
-    for part in parts:
-        for weights in constants_of(part.node) if _is_weighed(part.node) else ():
-            if weights.is_cpu and weights.numel() >= _LEAST and weights.is_floating_point():
-                return part.factor * np.array(array_of(weights), np.float64).ravel()
+def _weights_of(loss: torch.Tensor) -> Iterator[tuple[Table, int]]:
+    """
+    Yield what log-probabilities of choices are multiplied by in a loss, in their order.
+
+    And 1 where the loss rises with a log-probability of positive weight, -1 where it falls.
+    """
+    parts = list(_parts_below((loss.grad_fn, 0)))
+    several = [part for part in parts if _is_weighed(part.node)]
+    for part in several:
+        way, weights = _way_of(_weighed_edge(part.node)), next(constants_of(part.node))
+        if way and weights.is_cpu and _is_told(own := np.array(array_of(weights)).ravel()):
+            yield own.astype(np.float64), way if part.factor > 0 else -way
     single = [p.factor for p in parts if any(map(is_log_probability, parts_of_sum(p.node)))]
     # The last one that was added up is found first.
-    return np.array(single[::-1] if len(set(single)) > 1 else [], np.float64)
+    if not several and _is_told(own := np.array(single[::-1], np.float64)):
+        yield own, 1
+
+
+def _parts_below(edge: Edge, factor: float = 1.0) -> Iterator[SumPart]:
+    """Yield the parts of a loss, those of a choice, and those below a mask, after it."""
+    parts = list(affine_parts(edge, factor, ends=_is_weighed))
+    parts += [inner for part in parts for inner in parts_of_choice(part, _is_weighed)]
+    yield from parts
+    for part in parts:
+        if _is_weighed(part.node) and is_mask(next(constants_of(part.node))):
+            yield from _parts_below(_weighed_edge(part.node), part.factor)
+
+
+def _weighed_edge(node: Node) -> Edge:
+    """Return what a product weighs."""
+    edge: Edge = next(edge for edge in node.next_functions if edge[0] is not None)
+    return edge
+
+
+def _is_told(weights: Table) -> bool:
+    """Say whether weights are several, and not all the same."""
+    real = weights.dtype.kind == "f" and _LEAST <= weights.size <= _LARGEST
+    return real and bool(np.ptp(weights) > 0)
+
+
+def _way_of(edge: Edge, depth: int = _DEEPEST) -> int:
+    """Return 1 where numbers rise with log-probabilities of choices, -1 if they fall, else 0."""
+    ways = set[int]()
+    for part in affine_parts(edge, ends=is_log_probability):
+        kind, before = kind_of(part.node), part.node.next_functions
+        sign = 1 if part.factor > 0 else -1
+        if is_log_probability(part.node):
+            ways.add(sign)
+        elif depth and kind in _RISING | {"DivBackward"}:
+            for place, inner in enumerate(before):
+                # Of probabilities, which are positive, both above the line and below it.
+                below = place and kind == "DivBackward"
+                way = _way_of(inner, depth - 1) if inner[0] is not None else 0
+                ways |= {-sign * way if below else sign * way} - {0}
+    return ways.pop() if len(ways) == 1 else 0
+
+
+def _sign_of_pay(weights: Table, named: list[tuple[str, Table]]) -> int:
+    """Return 1 where weights are what the script calls pay, -1 where they are its opposite."""
+    tables = [(words_in(name), table.ravel()) for name, table in named]
+    paid = [table for words, table in tables if words & _PAID and not words & _COSTS]
+    bases = [table for _, table in tables if table.size == weights.size]
+    costs = [table for words, table in tables if words & _COSTS and table.size == weights.size]
+    if any(np.ptp(own) > 0 and _correlation(own, weights) > _ALIKE for own in costs):
+        return 0  # what pays may be a name for what costs less
+    signs = {
+        sign
+        for sign in (1, -1)
+        for own in paid
+        if _are_the_same(sign * weights, own, bases) or _are_some(sign * weights, own)
+    }
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def _correlation(one: Table, other: Table) -> float:
+    """Return how alike two columns rise and fall, whichever way."""
+    return abs(float(np.corrcoef(one, other)[0, 1]))
+
+
+def _are_the_same(weights: Table, paid: Table, bases: list[Table]) -> bool:
+    """Say whether weights are what was paid, but for a scale, or what is left without a base."""
+    if paid.size != weights.size or not paid.any():
+        return False
+    if np.allclose(weights / np.abs(weights).max(), paid / np.abs(paid).max(), atol=_NEAR):
+        return True
+    near = _NEAR * float(np.abs(weights).max())
+    rest = paid - weights
+    return bool(np.ptp(rest) > near) and any(np.allclose(rest, own, atol=near) for own in bases)
+
+
+def _are_some(weights: Table, paid: Table) -> bool:
+    """Say whether weights are rows of a longer table, which are told apart by their numbers."""
+    several = paid.size > weights.size and len(np.unique(weights)) >= _DISTINCT
+    return several and bool(np.isin(weights, paid).all())
 
 
 def _is_weighed(node: Node) -> bool:
