@@ -57,7 +57,9 @@ class Probe(Event):
         evaluations that are not what they were; reference is how many passes), "unused" (looks at
         an average of which nothing was made), "attention axis" (steps in which weights of attention
         do not sum to one along the axis that a product sums; "attention axis, perhaps" where that
-        may be meant), "ignored" (targets of a class with a name that a loss leaves out, of all),
+        may be meant), "attention scale" (steps in which scores are multiplied by the root of the
+        width that the label has, of those in which their factor is known; "attention scale,
+        perhaps" alike), "ignored" (targets of a class with a name that a loss leaves out, of all),
         "tied" (parameters in the places of one that modules shared), "averaged" (steps in which
         constants, one for each of so many samples, multiply a mean over them; the label says that
         they are of samples beyond a doubt), "focal" (steps with a focal loss of a mean), "unread"

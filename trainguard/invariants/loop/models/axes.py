@@ -10,6 +10,7 @@ from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.wording import number
 
 _LEAST = 2  # steps: the first may be odd
 _LEAST_CROSSED = 4  # steps: a network needs a few to find out which column is which
@@ -171,6 +172,44 @@ def attention_weights_are_used_along_their_axis(trace: Trace[Event]) -> Iterator
                 "weights that sum to one over the keys",
                 why="take the softmax over the axis that the product with the values sums: dim=-1"
                 " of scores (..., queries, keys)",
+                rank=ranks[probe.probe],
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop", evidence=has_probe("attention scale", "no scores of attention were seen"))
+def attention_scores_are_divided(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Scores of attention are divided by the root of the width of a head, not multiplied by it.
+
+    Judges: scaled_dot_product_attention, and softmaxes of products, in the graph of a loss, of
+        queries and keys as a linear layer, a convolution or an embedding has made them, 8 wide or
+        more: whether all constants in between multiply to the root of the width, within 1 %, in two
+        steps or more. A note where that is a whole number, and no module of the script has a line
+        with a root.
+    Allows: any other factor, such as none, a temperature, or the width itself; scales that are
+        learned; queries and keys that are normalised or changed by anything else.
+    Misses: roots of another width, as of all heads; rotary positions; torch 2.4, where it does not
+        tell constants.
+    Why: the size of a product of D numbers grows with the root of D. Multiplied by it once more the
+        softmax is nearly a maximum, and little gradient goes through it.
+    Source: arXiv:1706.03762, section 3.2.1; esceptico/perceiver-io issue 9 (scores divided by
+        `dim ** -0.5`).
+    """
+    ranks = {"attention scale": Rank.BROKEN, "attention scale, perhaps": Rank.NOTE}
+    for probe in events(trace, Probe):
+        if probe.probe in ranks and probe.measured >= _LEAST:
+            width = int(probe.label)
+            yield Finding(
+                f"scores of attention of `{trace.subject}` are multiplied by the root of their"
+                " width",
+                f"heads of width {width}, in "
+                + portion(probe.measured, probe.reference, "steps that were looked at"),
+                number(width**0.5, "times the product of queries and keys"),
+                number(width**-0.5, "times it") + f", which is 1 / sqrt({width})",
+                why="divide by sqrt(width), or multiply by width ** -0.5: perhaps a scale that is"
+                " the one of them is used as the other",
                 rank=ranks[probe.probe],
                 event=probe,
                 source=probe.source,

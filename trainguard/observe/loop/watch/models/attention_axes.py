@@ -1,6 +1,7 @@
 """Watches attention by hand: whether its weights sum to one along the axis that they weigh."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import wraps
@@ -13,7 +14,12 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, signed
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.models.attention_scales import (
+    SOFTMAX,
+    ScaledScores,
+    find_scores,
+)
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
 
@@ -21,8 +27,8 @@ _STEPS = {0, 1, 2, 4, 8}  # that are looked at
 _MOST_NODES = 20000
 _THROUGH = 12  # nodes between a softmax and a product
 _LINE = "trainguard line"
-_SOFTMAX = ("SoftmaxBackward", "SafeSoftmaxBackward")
-_SAYS = "softmax("
+_SAYS = re.compile(r"softmax\(")
+_SAYS_ROOT = re.compile(r"sqrt|\*\*\s*\(?-?\s*0?\.5|pow\(.*0?\.5")
 # What keeps each weight, or each score, in its place.
 _KEPT = {"CloneBackward", "NativeDropoutBackward", "ToCopyBackward", "AliasBackward"}
 _MASKED = {"MaskedFillBackward", "AddBackward", "WhereBackward"}
@@ -46,14 +52,24 @@ class AttentionAxes(Watcher):
 
     Products of attention that sum over another axis than the one along which their weights were
     made to sum to one. It is sure where queries and keys are equally many, or some are masked.
+
+    And "attention scale": steps with scores that are multiplied by the root of the width of a head,
+    of those with scores whose factor is known; label: the width. "attention scale, perhaps" where
+    that root is a whole number, and the user's modules speak of no root.
     """
 
-    makes = ("Probe:attention axis", "Probe:attention axis, perhaps")
+    makes = (
+        "Probe:attention axis",
+        "Probe:attention axis, perhaps",
+        "Probe:attention scale",
+        "Probe:attention scale, perhaps",
+    )
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._found: dict[str, tuple[_Use, int]] = {}
-        self._steps = 0
+        self._steps = self._scaled = self._multiplied = 0
+        self._width, self._sure, self._line = 0, True, ""
 
     def install(self, patches: Patches) -> None:
         """Leave the line of a softmax at its node."""
@@ -67,8 +83,10 @@ class AttentionAxes(Watcher):
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         if len(nodes) >= _MOST_NODES:
             return
-        uses = []
         with suppress(RuntimeError):  # what was changed since cannot be read
+            self._see_scales(list(find_scores(nodes)))
+        uses = []
+        with suppress(RuntimeError):
             uses = [use for node in nodes if kind_of(node) == "BmmBackward" for use in _uses(node)]
         if uses:
             self.looked.add("attention axis")
@@ -77,8 +95,25 @@ class AttentionAxes(Watcher):
             known, times = self._found.get(use.label, (use, 0))
             self._found[use.label] = known, times + 1
 
+    def _see_scales(self, scores: list[ScaledScores]) -> None:
+        """Count a step in which scores are multiplied that should have been divided."""
+        self._scaled += bool(scores)
+        wrong = next((each for each in scores if each.is_multiplied), None)
+        if wrong is None:
+            return
+        if not self._multiplied:  # its modules may be gone at the end
+            self._width = wrong.width
+            self._sure = not wrong.is_plain or bool(self._search_lines(_SAYS_ROOT))
+            self._line = wrong.softmax.metadata.get(_LINE) or self._search_source()
+        self._multiplied += 1
+
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
+        self.looked |= {"attention scale"} if self._scaled else set()
+        if self._multiplied:
+            name = "attention scale" if self._sure else "attention scale, perhaps"
+            told = {"label": str(self._width), "source": self._line}
+            yield make_probe(name, self._multiplied, self._scaled, **told)
         for use, times in self._found.values():
             yield Probe(
                 probe="attention axis" if use.sure else "attention axis, perhaps",
@@ -106,18 +141,22 @@ class AttentionAxes(Watcher):
 
     def _search_source(self) -> str:
         """Return the one line of the user's modules that calls a softmax; nothing of several."""
-        kinds = {type(part) for root in self.recorder.names.roots() for part in root.modules()}
-        found = {line for kind in kinds for line in _lines_of(kind)}
+        found = self._search_lines(_SAYS)
         return found.pop() if len(found) == 1 else ""
 
+    def _search_lines(self, says: re.Pattern[str]) -> set[str]:
+        """Return the lines of the user's modules that say something."""
+        kinds = {type(part) for root in self.recorder.names.roots() for part in root.modules()}
+        return {line for kind in kinds for line in _lines_of(kind, says)}
 
-def _lines_of(kind: type) -> Iterator[str]:
-    """Yield the lines of a class of the user's in which a softmax is called."""
+
+def _lines_of(kind: type, says: re.Pattern[str]) -> Iterator[str]:
+    """Yield the lines of a class of the user's that say something."""
     with suppress(Exception):  # there may be no source
         file = inspect.getsourcefile(kind) or ""
         lines, first = inspect.getsourcelines(kind)
         for number, line in enumerate(lines) if foreign(file) else ():
-            if _SAYS in line.partition("#")[0]:
+            if says.search(line.partition("#")[0]):
                 yield f"{file}:{first + number}"
 
 
@@ -150,7 +189,7 @@ def _path_to_softmax(node: Node) -> list[Node]:
             return []
         path.append(node)
         kind = kind_of(node)
-        if kind in _SOFTMAX:
+        if kind in SOFTMAX:
             return path
         if kind not in autograd_graph.SAME | _KEPT | {"ExpandBackward", "MulBackward"}:
             return []
