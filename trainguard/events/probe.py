@@ -138,7 +138,9 @@ class Probe(Event):
         are scaled each by its own numbers, and the rows of one; step is 1 where a loader has served
         that many samples; the label has the module, and by what), "quantile side" (the quantile
         that a column learns, and the one that a list has for it; step: of how many columns that is
-        known; the label has the name of the list, and the column),
+        known; the label has the name of the list, and the column), "padding inside" (looks in which
+        the number for padding, step, comes as any token does, of so many; the label has the
+        embedding, and how),
         "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its

@@ -81,6 +81,7 @@ from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
 from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
+from trainguard.observe.loop.watch.models.padding_places import PaddingPlaces
 from trainguard.observe.loop.watch.models.padding_probe import PaddingProbe
 from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.picture_layouts import PictureLayouts
@@ -206,6 +207,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BlendedClasses,
     BatchedGraphs,
     PaddingRows,
+    PaddingPlaces,
     AttendedPadding,
     AttentionAxes,
     ConstantTargets,

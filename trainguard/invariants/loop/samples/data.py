@@ -49,6 +49,7 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
         has_probe("packed", "-"),
         has_probe("ended", "-"),
         has_probe("filled", "-"),
+        has_probe("padding inside", "-"),
     ),
 )
 def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
@@ -63,21 +64,28 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         same, or is made of the last place of each row, wherever it ends. Rows that end in the
         padding_idx of their embedding: whether such a loss over each of their places has one class
         as the target of all padding, which others have too. A note where rows of features end in
-        zeros. Batches of rows, as wide
+        zeros. Any embedding with a padding_idx that is read once in a step: whether that number
+        comes between others, mostly by itself, in training and in each evaluation, about as often
+        as other tokens, and without runs at the ends of rows; a note where it is the category of
+        whole samples. Batches of rows, as wide
         as their longest or with a mask of what is real, in which each place learns the token after:
         whether all rows, the longest too, end with the token of padding, the one before is learned,
         and that never is.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
         Losses without a reduction, which are perhaps masked later.
-    Misses: embeddings whose tokens no loss is about; numbers that come in fewer than 4 places.
+    Misses: embeddings whose tokens no loss is about, in runs without an evaluation; numbers that
+        come in fewer than 4 places.
     Why: the row of padding_idx gets no gradient, and what is ignored is never predicted: the most
         frequent item, with the number 0, is unknown to the model. And what is counted beyond the
         ends of sequences drowns what is to be learned, in losses and accuracies. A model that
         never learns the end of a sequence generates without one.
     Source: torch.nn.Embedding (padding_idx: "it remains as a fixed pad"); transformers#23530
-        (pad_token = eos_token, whose labels are -100).
+        (pad_token = eos_token, whose labels are -100); ibalazevic/TuckER issue 17.
     """
+    told = set[str]()
     for probe in events(trace, Probe):
+        if probe.probe == "padding inside" and probe.label.split(" ")[0] not in told:
+            yield _as_any_token(trace, probe)
         if probe.probe == "packed" and probe.step >= _LEAST:
             yield _beyond_the_ends(trace, probe)
         if probe.probe == "filled" and probe.step >= _LEAST:
@@ -96,6 +104,7 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
             continue
         name, _, how = probe.label.partition(" ")
+        told.add(name)
         learned = how == "learned"
         yield Finding(
             f"the padding of `{trace.subject}` is a token of its own",
@@ -192,6 +201,27 @@ def each_graph_keeps_its_edges(trace: Trace[Event]) -> Iterator[Finding]:
                 why="add the number of nodes before each graph to its edges where they are joined",
                 event=probe,
             )
+
+
+def _as_any_token(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about a number for padding that comes as all others do."""
+    name, _, how = probe.label.rpartition(" ")
+    is_category = how == "category"
+    where = "for whole samples, as one category of many" if is_category else "between other tokens"
+    return Finding(
+        f"the padding of `{trace.subject}` is a "
+        + ("category" if is_category else "token")
+        + " of its own",
+        f"row {probe.step} of {name}",
+        portion(probe.measured, probe.reference, "looks") + f" have it {where}",
+        "of what is unknown alone" if is_category else "at the ends of rows alone",
+        why=f"{name} never learns this row, which stays as it was made: leave padding_idx out"
+        + (", unless it stands for what is unknown" if is_category else "")
+        + ", or count what is real from another number on",
+        rank=Rank.BROKEN if how == "inside" else Rank.NOTE,
+        event=probe,
+        source=probe.source,
+    )
 
 
 def _as_a_class(trace: Trace[Event], probe: Probe) -> Finding:

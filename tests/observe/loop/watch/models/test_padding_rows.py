@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.models.padding_rows import _comes_inside
+from trainguard.observe.loop.watch.models.padding_rows import comes_inside
 
 TOKENS = 10
 
@@ -83,8 +83,8 @@ def test_between_others(row, inside) -> None:
     """What fills up a row is not between others; along the other axis it must be so too."""
     other = [4] * len(row)
     table = torch.tensor([other, row, other, row, other, row, other])
-    assert _comes_inside(table, 0) is inside
-    assert _comes_inside(table.T, 0) is inside
+    assert comes_inside(table, 0) is inside
+    assert comes_inside(table.T, 0) is inside
 
 
 @pytest.mark.parametrize(

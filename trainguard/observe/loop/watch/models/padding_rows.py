@@ -49,13 +49,13 @@ class _PaddingRow:
     ) -> None:
         """Count a step by what was read, and what was to be learned."""
         self.steps += 1
-        if not _comes_inside(rows, number):
+        if not comes_inside(rows, number):
             return
         table = target.reshape(rows.shape) if target.numel() == rows.numel() else None
         if is_ignored:
             self.left_out += table is not None and _follows(table, rows)
         elif table is not None:
-            self.learned += _comes_inside(table, number)
+            self.learned += comes_inside(table, number)
         else:
             self.learned += target.numel() in rows.shape and bool((target == number).any())
 
@@ -322,7 +322,7 @@ class PaddingRows(Watcher):
                         row.count(rows, call.target, number, is_ignored=number == call.ignored)
 
 
-def _comes_inside(rows: torch.Tensor, number: int) -> bool:
+def comes_inside(rows: torch.Tensor, number: int) -> bool:
     """
     Say whether a number comes between others, mostly by itself, whichever axis is that of time.
 
