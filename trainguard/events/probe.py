@@ -145,6 +145,8 @@ class Probe(Event):
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its
         last line leaves, the label; over how many batches; step is 1 for a return of an epoch),
+        "missed key" (dictionaries that were looked at, none of which has the key that the first
+        line of the label asks for; the other line is one that they have and nothing reads),
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were
         found), "free weight" (what a term of the loss is multiplied by at the end, and before; it
         is learned, and nothing else in the loss depends on it; step: how many looks), "running sum"

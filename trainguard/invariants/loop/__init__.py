@@ -47,6 +47,7 @@ from trainguard.invariants.loop.said import rankings as rankings  # isort: skip
 from trainguard.invariants.loop.models import probes as probes  # isort: skip
 from trainguard.invariants.loop.samples import units as units  # isort: skip
 from trainguard.invariants.loop.samples import pairs as pairs  # isort: skip
+from trainguard.invariants.loop.samples import keys as keys  # isort: skip
 from trainguard.invariants.loop.models import counterfactuals as counterfactuals  # isort: skip
 from trainguard.invariants.loop.models import step_variants as step_variants  # isort: skip
 from trainguard.invariants.loop.runs import curves as curves  # isort: skip

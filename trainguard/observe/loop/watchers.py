@@ -137,6 +137,7 @@ from trainguard.observe.loop.watch.samples.kept_noise import KeptNoise
 from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.left_loops import LeftLoops
+from trainguard.observe.loop.watch.samples.missed_keys import MissedKeys
 from trainguard.observe.loop.watch.samples.mixed_batches import MixedBatches
 from trainguard.observe.loop.watch.samples.named_scales import NamedScales
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
@@ -288,6 +289,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ClippedRatios,
     BoundedScores,
     LeftLoops,
+    MissedKeys,
     MixedBatches,
     FreeWeights,
     RunningSums,
