@@ -50,6 +50,23 @@ def test_a_head_replaced_after_the_optimizer_was_built(judged, steps) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("passes", "size", "expected"),
+    [(3, 64, Rank.BROKEN), (2, 64, Rank.NOTE), (3, 32, Rank.NOTE)],
+    ids=["each pass", "a second time", "another one is held"],
+)
+def test_a_weight_made_anew_in_each_pass(passes, size, expected, judged, steps) -> None:
+    """As many as there were passes, in one place of which the optimizer holds the first."""
+    anew = passes * [one("Head.weight", **{**LEFT_OUT, "received": 1})]
+    held = one("parameter of shape (8, 8)", **{**GONE, "module": "", "elements": size})
+    (finding,) = judged(HOLDS, [*steps(20), *model(*LAYERS), *anew, held])
+    assert finding.rank is expected
+    if expected is Rank.BROKEN:
+        assert finding.at == "Head.weight; held: parameter of shape (8, 8)"
+        assert finding.measured == "20 % of the elements that get gradients"
+        assert "each pass puts a new nn.Parameter" in finding.why
+
+
 def test_a_model_replaced_after_the_optimizer_was_built(judged, steps) -> None:
     """Nothing that the optimizer holds gets a gradient."""
     old = [one(f"Net#2.{layer}", **GONE) for layer in LAYERS]

@@ -24,7 +24,8 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
 
     Judges: parameters that require a gradient, got one, are in no optimizer and did not move, in
         runs with an optimizer.
-    Allows: copies, and parameters frozen on the way. Broken where the optimizer holds parameters of
+    Allows: copies, and parameters frozen on the way. Broken where three or more stood in one place,
+        one after the other, of which an optimizer holds the first; where it holds parameters of
         no module that is called instead, or nothing that it holds has got a gradient in the last 20
         steps or more, while these did; where they were thawed on the way; where the model that
         uses them does not register them (layers in a list) and they are in training mode; where a
@@ -61,10 +62,10 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
     if behind:
         yield _make_left_behind_finding(trace, behind, left_out)
         return
-    gone = [p for p in parameters if p.orphan and p.held and not p.received]
     beside = _beside_held(left_out, parameters)
-    if gone and (beside or not any(p.held for p in reached)):
-        yield _make_replaced_finding(trace, beside or left_out, gone, reached)
+    replaced = _tell_replaced(trace, left_out, beside, parameters)
+    if replaced is not None:
+        yield replaced
         return
     inner = [p for p in beside if _inside(p, parameters)]
     most = trace.limit("optimizer_holds_every_trainable_parameter", 0.5)
@@ -78,6 +79,12 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
 
 
 _OFTEN = 5  # gradients: once or twice may be a look at what would be learned
+_REPLACED = "perhaps a layer, or the model, was replaced after the optimizer was built"
+_RENEWED = (
+    "each pass puts a new nn.Parameter in its place, and the optimizer has the first: keep what is"
+    " computed in a variable, as F.linear(x, weight) takes it, or use nn.utils.parametrize"
+)
+_ANEW = 3  # parameters in one place, one after the other
 _THAWED = (
     "leave out parameters that were thawed in the course of the run",
     "requires_grad alone does not train them: call optimizer.add_param_group as you thaw them",
@@ -126,23 +133,41 @@ def _make_finding(
     )
 
 
-def _make_replaced_finding(
+def _tell_replaced(
     trace: Trace[Event],
     left_out: Sequence[Parameter],
-    gone: Sequence[Parameter],
-    reached: Sequence[Parameter],
-) -> Finding:
-    """Return the finding about an optimizer that holds what is no longer there."""
+    beside: Sequence[Parameter],
+    every: Sequence[Parameter],
+) -> Finding | None:
+    """Return the finding about an optimizer that holds what is no longer there, if it does."""
+    reached = [p for p in every if p.trainable and p.received and p.gradient > 0]
+    gone = [p for p in every if p.orphan and p.held and not p.received]
+    why, renewed = _REPLACED, _find_renewed(left_out, gone)
+    if renewed:
+        why, left_out = _RENEWED, renewed
+        reached = list({p.name: p for p in reached}.values())
+    elif gone and (beside or not any(p.held for p in reached)):
+        left_out = beside or left_out
+    else:
+        return None
     return Finding(
         f"the optimizers of `{trace.subject}` hold parameters of no module that is called"
         " and leave out others that get gradients",
         f"{and_more(p.name for p in left_out)}; held: {and_more(p.name for p in gone)}",
         _measure_share(left_out, reached),
         integer(0, "%"),
-        why="perhaps a layer, or the model, was replaced after the optimizer was built",
+        why=why,
         event=left_out[0],
         source=line_of_steps(trace),
     )
+
+
+def _find_renewed(left_out: Sequence[Parameter], gone: Sequence[Parameter]) -> list[Parameter]:
+    """Return the last of what stood in one place, where an optimizer holds the first of them."""
+    times = Counter(p.name for p in left_out if p.module)
+    held = {p.elements for p in gone}
+    anew = (p for p in left_out if times[p.name] >= _ANEW and p.elements in held)
+    return list({p.name: p for p in anew}.values())
 
 
 def _find_left_behind(trace: Trace[Event], left_out: Sequence[Parameter]) -> Probe | None:
