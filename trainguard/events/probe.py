@@ -145,6 +145,8 @@ class Probe(Event):
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its
         last line leaves, the label; over how many batches; step is 1 for a return of an epoch),
+        "unread layer" (1; the label has a layer or a parameter, and in another line a statement
+        that makes something of it, which nothing reads),
         "missed key" (dictionaries that were looked at, none of which has the key that the first
         line of the label asks for; the other line is one that they have and nothing reads),
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainguard.observe.tools.discarded import find_discarded, name_unread
+from trainguard.observe.tools.discarded import find_discarded, find_unread, name_unread
 
 
 class Net(nn.Module):
@@ -208,3 +208,38 @@ def test_variables_that_nothing_reads(tmp_path) -> None:
     seen.clear()
     exec(compile(KEEPS, str(file), "exec"), names | {"__name__": "kept"})
     assert seen == ["", ""]  # who imports a module may read its variables
+
+
+class Wasteful(nn.Module):
+    """Makes things of layers and parameters, of which some are never read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.side = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.scale, self.shift = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        """Return what the last layer makes of the input."""
+        hidden = self.first(x)
+        scaled = hidden * self.scale  # noqa: F841 the mistake
+        _, side = self.side(x).chunk(2)  # noqa: RUF059
+        shifted = self.last(x) + self.shift
+        return shifted.relu()
+
+
+def use(head, x):
+    """Make something of a layer that nothing reads, and give another one to what runs later."""
+    told = head(x)  # noqa: F841 the mistake
+    later = head(x)
+    return lambda: later
+
+
+def test_what_is_made_of_layers_and_never_read() -> None:
+    """Each is named with its statement; what is taken apart may be left in part."""
+    module, head = Wasteful(), nn.Linear(4, 2)
+    found = list(find_unread(Wasteful.forward.__code__, globals(), module))
+    assert [(text, held is module.scale) for text, _, held in found] == [
+        ("scaled = hidden * self.scale", True)
+    ]
+    found = list(find_unread(use.__code__, {"head": head}))
+    assert [(text, held is head) for text, _, held in found] == [("told = head(x)", True)]

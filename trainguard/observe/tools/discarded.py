@@ -69,8 +69,7 @@ def find_discarded(
     it has, as far as they are known. module: what `self` is, in a forward, whose other variables
     are taken for tensors.
     """
-    if module is not None and code.co_argcount:
-        names = {**dict.fromkeys(code.co_varnames, _A_TENSOR), **names, code.co_varnames[0]: module}
+    names = _with_self(code, names, module)
     for statement in _statements(code):
         if _sets_in_copy(statement):
             yield ast.unparse(statement).partition("\n")[0], statement.lineno, True
@@ -88,12 +87,53 @@ def find_discarded(
             continue
         if any(key.arg in _IN_PLACE for key in call.keywords):
             continue
-        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-        targets = getattr(statement, "targets", [])
-        named = [target.id for target in targets if isinstance(target, ast.Name)]
-        if len(named) == len(targets) and all(stores_unread(code, n, lines) for n in named):
+        if _is_unread(code, statement):
+            named = (each.id for each in getattr(statement, "targets", ()))
             certain = all(reads_ever(code, name) for name in named)
             yield ast.unparse(statement), statement.lineno, certain
+
+
+def find_unread(
+    code: CodeType, names: Mapping[str, Any], module: nn.Module | None = None
+) -> Iterator[tuple[str, int, nn.Module | nn.Parameter]]:
+    """
+    Yield the layers and parameters of which a function makes something that nothing reads.
+
+    With the statement and its line: `h = self.norm(x)`, where h is never read after it. names,
+    module: as of find_discarded.
+    """
+    names = _with_self(code, names, module)
+    for statement in _statements(code):
+        if isinstance(statement, ast.Assign) and _is_unread(code, statement):
+            for each in (_find(node, names) for node in _names_in(statement.value)):
+                if isinstance(each, nn.Module | nn.Parameter):
+                    yield ast.unparse(statement).partition("\n")[0], statement.lineno, each
+
+
+def _with_self(
+    code: CodeType, names: Mapping[str, Any], module: nn.Module | None
+) -> Mapping[str, Any]:
+    """Return variables, and for a forward its module, and a tensor for each that is not known."""
+    if module is None or not code.co_argcount:
+        return names
+    return {**dict.fromkeys(code.co_varnames, _A_TENSOR), **names, code.co_varnames[0]: module}
+
+
+def _names_in(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the variables and attributes in an expression: `self.layer`, and no `self`."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        yield node
+    if not isinstance(node, ast.Attribute) or isinstance(node.value, ast.Call):
+        inner = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+        yield from (name for each in inner for name in _names_in(each))
+
+
+def _is_unread(code: CodeType, statement: ast.stmt) -> bool:
+    """Say whether nothing reads the variables of a function in which a statement stores."""
+    lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    targets = getattr(statement, "targets", [])
+    named = [target.id for target in targets if isinstance(target, ast.Name)]
+    return len(named) == len(targets) and all(stores_unread(code, n, lines) for n in named)
 
 
 def name_unread(frame: FrameType, method: str) -> str:

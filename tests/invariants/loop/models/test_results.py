@@ -3,6 +3,7 @@
 import pytest
 
 from trainguard.core.finding import Rank
+from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 
 
@@ -36,3 +37,22 @@ def test_fields_must_share_many_rows(read, expected, ranks) -> None:
     """A table most of whose rows are read may be one vocabulary."""
     probe = Probe(probe="fields", measured=read, reference=60.0, step=3)
     assert ranks("fields_have_rows_of_their_own", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("received", "more", "expected"),
+    [
+        (0, {}, ["broken"]),
+        (4, {}, []),
+        (0, {"held": False}, []),
+        (0, {"trainable": False}, []),
+        (0, {"moved": True}, []),
+    ],
+    ids=["never", "reached", "in no optimizer", "frozen", "moved"],
+)
+def test_what_nothing_reads_must_be_without_gradients(received, more, expected, ranks) -> None:
+    """A layer whose result is dropped may have learned elsewhere, or is not to learn."""
+    probe = Probe(probe="unread layer", measured=1.0, label="Net.norm\nh = self.norm(x)")
+    norm = Parameter(name="Net.norm.weight", **{"received": received, "moved": False, **more})
+    other = Parameter(name="Net.norms.weight", received=9)
+    assert ranks("results_are_kept", [norm, other, probe]) == expected

@@ -6,6 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
+from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
@@ -24,8 +25,9 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
         such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is, and
         `loss + term` or `loss == loss + term`, where `+=` or `=` was meant; a call in a variable of
         a function where another value takes its place before it is read (a note: which nothing ever
-        reads); and what is set in an optimizer.state_dict() or model.state_dict() that was just
-        made.
+        reads); what is set in an optimizer.state_dict() or model.state_dict() that was just made;
+        and what is made of layers and parameters, and put in a variable that nothing reads after
+        that, where none of them that an optimizer holds has got a gradient in the run.
     Allows: functions that work in place (`x.clamp_(0, 1)`, inplace=True, out=); layers that have
         an effect of their own, as batch normalisation; names that begin with an underscore; sums
         that a notebook shows at the end of a cell.
@@ -46,6 +48,24 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
                 rank=Rank.BROKEN if probe.reference else Rank.NOTE,
                 event=probe,
             )
+    for probe in events(trace, Probe):
+        name, _, statement = probe.label.partition("\n")
+        if probe.probe == "unread layer" and _is_unreached(trace, name):
+            yield Finding(
+                f"`{trace.subject}` computes something with parameters, and nothing reads it",
+                f"`{statement}`",
+                integer(0, "gradients") + f" for {name} in the run",
+                integer(1, "gradient") + " or more for each parameter in an optimizer",
+                why="perhaps another variable is read after it; else the layer has no use",
+                event=probe,
+            )
+
+
+def _is_unreached(trace: Trace[Event], name: str) -> bool:
+    """Say whether no gradient came to a parameter, or to those of a layer, that should learn."""
+    own = [p for p in events(trace, Parameter) if f"{p.name}.".startswith(f"{name}.")]
+    learning = [p for p in own if p.held and p.trainable]
+    return bool(learning) and not any(p.received or p.moved for p in own)
 
 
 @invariant("loop", evidence=has_probe("dropped", "no loss held an output against its target"))

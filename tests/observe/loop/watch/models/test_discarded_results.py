@@ -43,3 +43,36 @@ def test_lines_of_modules_and_functions_are_told() -> None:
     found = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"]
     assert found[:2] == ["F.relu(hidden)", "self.last == nn.Linear(4, 3)"]
     assert found[2:] == ["for group in optimizer.state_dict()['param_groups']:"]
+
+
+class Unread(nn.Module):
+    """Makes something of a norm and of a scale, and reads neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.LayerNorm(3), nn.Linear(3, 2)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        """Return scores."""
+        normed = self.norm(x)  # noqa: F841 the mistake
+        x = x.relu()
+        scaled = x * self.scale  # noqa: F841 the mistake
+        return self.last(x)
+
+
+def test_what_is_made_of_parameters_and_never_read_is_told() -> None:
+    """By the names of the layer and the parameter, and the statement."""
+    model = Unread()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unread layer"]
+    assert [probe.label for probe in found] == [
+        "Unread.norm\nnormed = self.norm(x)",
+        "Unread.scale\nscaled = x * self.scale",
+    ]

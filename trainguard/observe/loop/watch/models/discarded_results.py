@@ -9,7 +9,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.discarded import find_discarded
+from trainguard.observe.tools.discarded import find_discarded, find_unread
 from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
 
 _PASSES = 64  # that learn, whose modules are looked at
@@ -23,15 +23,19 @@ class DiscardedResults(Watcher):
     The Probe events "discarded": `x.clamp(0, 1)` as a statement, which leaves x as it is.
 
     label: the statement; measured: 1; reference: 1 where nothing but a mistake may be meant.
+
+    And the Probe events "unread layer": a layer or a parameter, the first line of the label, of
+    which a statement, the other line, makes something that nothing reads.
     """
 
-    makes = ("Probe:discarded",)
+    makes = ("Probe:discarded", "Probe:unread layer")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._passes = 0
         self._seen: set[type[nn.Module]] = set()
         self._found: dict[str, tuple[str, bool]] = {}  # a statement and if it is certain, by line
+        self._unread: dict[str, tuple[str, str]] = {}  # a statement and its line, by the layer
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -64,6 +68,10 @@ class DiscardedResults(Watcher):
         """Return what was found."""
         for source, (statement, certain) in list(self._found.items())[:_MOST]:
             yield make_probe("discarded", 1, certain, label=statement, source=source)
+        told = {source for source, (_, certain) in self._found.items() if certain}
+        unread = [each for each in self._unread.items() if each[1][1] not in told]
+        for name, (statement, source) in unread[:_MOST]:
+            yield make_probe("unread layer", 1, 0, label=f"{name}\n{statement}", source=source)
 
     def _take_maker(self, part: nn.Module) -> None:
         """Read the code that made a module: `self.layer == weight_norm(self.layer)`."""
@@ -77,3 +85,7 @@ class DiscardedResults(Watcher):
         self.looked.add("discarded")
         for statement, line, certain in find_discarded(code, names, module):
             self._found.setdefault(f"{code.co_filename}:{line}", (statement, certain))
+        for statement, line, held in find_unread(code, names, module):
+            known = self.recorder.names
+            name = known.module(held) if isinstance(held, nn.Module) else known.parameter(held)
+            self._unread.setdefault(name, (statement, f"{code.co_filename}:{line}"))
