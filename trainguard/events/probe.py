@@ -147,6 +147,8 @@ class Probe(Event):
         last line leaves, the label; over how many batches; step is 1 for a return of an epoch),
         "unread layer" (1; the label has a layer or a parameter, and in another line a statement
         that makes something of it, which nothing reads),
+        "covered" (targets that are the label's token, which is shown in their places and in no
+        others, of all that count; step: how many calls),
         "missed key" (dictionaries that were looked at, none of which has the key that the first
         line of the label asks for; the other line is one that they have and nothing reads),
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from trainguard.core.finding import Rank
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation
 from trainguard.events.probe import Probe
@@ -167,3 +168,13 @@ def test_an_output_with_one_target(looks, last, others, expected, ranks, steps) 
     run = [step for name in others for step in steps(60, optimizer=name)]
     probe = Probe(probe="one target", measured=looks, reference=2, step=last, label="1")
     assert ranks("targets_vary", [*run, probe]) == expected
+
+
+def test_targets_that_are_the_token_that_hides_them(judged) -> None:
+    """How many, and which token it is."""
+    rest = {"measured": 1893, "reference": 2395, "label": "token 2", "source": "pretrain.py:88"}
+    (finding,) = judged("targets_vary", [Probe(probe="covered", step=16, **rest)])
+    assert finding.rank is Rank.BROKEN
+    assert finding.at == "token 2, which is in no place that does not count"
+    assert finding.measured.startswith("1893 of 2395 targets are that token")
+    assert finding.source == "pretrain.py:88"

@@ -158,7 +158,7 @@ def _is_conclusive(fit: BaselineFit) -> bool:
     return fit.calls >= _LEAST_CALLS and _mean(fit.constants, 0.75, 1) > least
 
 
-@invariant("loop", evidence=either(FITS, has_probe("one target", "-")))
+@invariant("loop", evidence=either(FITS, has_probe("one target", "-"), has_probe("covered", "-")))
 def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model that tells classes apart is shown more than one of them.
@@ -168,7 +168,9 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
         many classes, were of one class. Of cross entropies, also of two classes or of single
         probabilities: two losses or more that train the layer of an output, which nothing else
         trains, and of which all had one target in 8 steps that were looked at, or more. A note
-        where there is one optimizer.
+        where there is one optimizer. Losses of some places of rows of tokens, all of which have the
+        token that stands there as their target, 64 or more: whether half of them are one token that
+        comes in no other place.
     Allows: places of a batch as targets, as contrastive losses have them; two classes, of which one
         may be what is left out elsewhere; an output with a single loss, such as that of ends which
         have not come yet; what a part of a loss that is written by hand trains too.
@@ -183,6 +185,8 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
         enough = probe.measured >= _LEAST_LOOKS and probe.step >= _LEAST_STEPS
         if probe.probe == "one target" and enough:
             yield _describe_one_target(trace, probe)
+        if probe.probe == "covered":
+            yield _describe_covered(trace, probe)
     fits = [f for f in events(trace, BaselineFit) if f.classes >= _SEVERAL]
     for fit in fits:
         others = {other.single for other in fits if other.classes == fit.classes}
@@ -210,6 +214,21 @@ def _describe_one_target(trace: Trace[Event], probe: Probe) -> Finding:
         " be meant to have another target, such as zeros_like",
         rank=Rank.BROKEN if several else Rank.NOTE,
         event=probe,
+    )
+
+
+def _describe_covered(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about targets that are what hides them."""
+    return Finding(
+        f"targets of `{trace.subject}` are the token that hides what they should be",
+        f"{probe.label}, which is in no place that does not count",
+        portion(probe.measured, probe.reference, "targets")
+        + " are that token, and all stand in their own places of the input",
+        "what the token hides",
+        why="the labels were taken after the tokens were masked, or are the same memory: take"
+        " inputs.clone() as labels before anything is masked",
+        event=probe,
+        source=probe.source,
     )
 
 

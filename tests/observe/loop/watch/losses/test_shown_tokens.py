@@ -48,3 +48,63 @@ def test_what_is_shown(make) -> None:
     shares = [p.measured / p.reference for p in probes if p.probe == "shown"]
     most = [share > 0.5 for share in shares]
     assert most == {"all_count": [True], "hidden_count": [False]}.get(make.__name__, [])
+
+
+def masked_later(tokens, chosen):
+    """Mask what the labels are a second name of."""
+    return tokens.masked_fill_(chosen & (torch.rand(tokens.shape) < 0.9), BLANK), tokens
+
+
+def masked_rightly(tokens, chosen):
+    """Keep a copy of the tokens as labels."""
+    return masked_later(tokens.clone(), chosen)[0], tokens
+
+
+def unmasked(tokens, chosen):
+    """Hide nothing, as where a code in between is to hold it all."""
+    del chosen
+    return tokens, tokens
+
+
+def separated(tokens, chosen):
+    """Learn what stands in some places, of which most hold a token that comes elsewhere too."""
+    return tokens.masked_fill_(chosen | (torch.rand(tokens.shape) < 0.2), BLANK), tokens
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(masked_later, [True]), (masked_rightly, []), (unmasked, []), (separated, [])],
+)
+def test_targets_that_are_what_hides_them(make, expected: list[bool], flat: bool) -> None:
+    """Of places that were picked, all are shown, and most are a token that is nowhere else."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model = nn.Sequential(nn.Embedding(WORDS + 1, 8), nn.Linear(8, WORDS + 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            chosen = torch.rand(16, 12) < 0.3
+            given, labels = make(torch.randint(WORDS, (16, 12)), chosen)
+            scores = model(given)
+            scores = scores.flatten(0, 1)[chosen.flatten()] if flat else scores[chosen]
+            nn.functional.cross_entropy(scores, labels[chosen]).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    assert "covered" in recorder.trace.conditions["looked"]
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    assert [p.label == f"token {BLANK}" for p in probes if p.probe == "covered"] == expected
+
+
+def test_few_targets_that_are_picked_are_no_evidence() -> None:
+    """Less than 64 in all are not judged, and rows without an index are left alone."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model = nn.Sequential(nn.Embedding(WORDS + 1, 8), nn.Linear(8, WORDS + 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        chosen = torch.rand(16, 12) < 0.2
+        given, labels = masked_later(torch.randint(WORDS, (16, 12)), chosen)
+        nn.functional.cross_entropy(model(given)[chosen], labels[chosen]).backward()
+        nn.functional.cross_entropy(model(given)[:, 0], labels[:, 0]).backward()
+        optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    assert not any(isinstance(e, Probe) and e.probe == "covered" for e in recorder.trace)
