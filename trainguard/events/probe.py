@@ -149,6 +149,7 @@ class Probe(Event):
         that makes something of it, which nothing reads),
         "covered" (targets that are the label's token, which is shown in their places and in no
         others, of all that count; step: how many calls),
+        "normal start" (evaluations whose input is as normal noise is, of those looked at),
         "missed key" (dictionaries that were looked at, none of which has the key that the first
         line of the label asks for; the other line is one that they have and nothing reads),
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were

@@ -1,5 +1,7 @@
 """The judge of what is mixed of data and noise."""
 
+import pytest
+
 from trainguard.core.finding import Rank
 from trainguard.events.probe import Probe
 
@@ -19,3 +21,20 @@ def test_few_rows_and_much_noise(judged, steps) -> None:
     for measured, rows in ((0.25, 499.0), (0.7, 500.0)):
         probe = Probe(probe="noise levels", measured=measured, reference=rows, label="one step")
         assert judged("noisiest_inputs_are_noise", [*steps(9), probe]) == []
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "starts", "expected"),
+    [
+        (0.5, 0.2887, 1, ["broken"]),
+        (0.5, 0.2887, 0, ["note"]),
+        (1.0, 0.5, 1, ["note"]),
+        (0.3, 0.2887, 1, []),
+    ],
+    ids=["rand", "no sample", "another mean", "a small mean"],
+)
+def test_noise_with_a_mean(mean, spread, starts, expected, ranks, steps) -> None:
+    """That of rand is wrong where samples begin from normal noise."""
+    drawn = Probe(probe="noise mean", measured=mean, reference=spread, step=9, label="noise")
+    start = starts * [Probe(probe="normal start", measured=1.0, reference=1.0)]
+    assert ranks("noise_has_no_mean", [*steps(20), drawn, *start]) == expected

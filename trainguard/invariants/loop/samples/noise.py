@@ -1,9 +1,10 @@
 """Judgements of models that tell noise from data: whether it is there, its mean and its size."""
 
 from collections.abc import Iterator
+from math import sqrt
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank, note
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
@@ -27,6 +28,7 @@ _KEPT = {
 }
 _ROWS = 500  # of random times: of a tenth of all there are fewer than 20 once in 10^7 trainings
 _LITTLE = 0.7  # as a deviation: beside it the data are as large, and samples begin without any
+_SPREAD_OF_RAND, _NEAR_RAND = 0.5 / sqrt(3), 0.01  # of 27,778 numbers: five deviations
 _MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
 
 
@@ -66,7 +68,10 @@ def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
     Noise that a model is to take away is as often below nothing as above it.
 
     Judges: steps in which the target of an error is a tensor that the script calls noise: its mean
-        over all of them, of 27,778 numbers or more. A note: noise may be like that on purpose.
+        over all of them, of 27,778 numbers or more. Broken where its mean and its deviation are
+        those of torch.rand, and an evaluation has an input of its shape that has a mean of 0 and a
+        deviation of 1, as samples begin from.
+    Notes: the same without such an evaluation: noise may be like that on purpose.
     Allows: a mean of 1.5 deviations: that of the numbers of torch.rand is 1.73, that of the size of
         normal numbers 1.32.
     Misses: noise without a name; uniform numbers around nothing.
@@ -74,14 +79,17 @@ def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
         never there where samples begin from normal noise, while its loss is lower than it would be.
     Source: Ho et al. 2020, algorithm 1; documentation of torch.rand_like and torch.randn_like.
     """
+    normal = any(p.probe == "normal start" for p in events(trace, Probe))
     for probe in events(trace, Probe):
         if probe.probe == "noise mean" and abs(probe.measured) > _MEAN_OF_NOISE * probe.reference:
-            yield note(
+            drawn = (abs(probe.measured - 0.5), abs(probe.reference - _SPREAD_OF_RAND))
+            yield Finding(
                 f"the noise that the model of `{trace.subject}` is to predict has a mean",
                 f"`{probe.label}`, in {probe.step} of {probe.step} steps",
                 number(abs(probe.measured) / max(probe.reference, 1e-30), "deviations from zero"),
                 number(_MEAN_OF_NOISE, "deviations"),
                 why="perhaps it is drawn by rand, for randn",
+                rank=Rank.BROKEN if normal and max(drawn) <= _NEAR_RAND else Rank.NOTE,
                 event=probe,
             )
 

@@ -94,6 +94,28 @@ def uniform(net, x) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
+    ("begin", "expected"),
+    [
+        (torch.randn(64, 32), [1.0]),
+        (torch.cat([torch.randn(64, 32), torch.ones(64, 1)], dim=1), [1.0]),
+        (torch.rand(64, 32), []),
+        (torch.randn(2, 32), []),
+    ],
+    ids=["normal", "beside a time", "uniform", "few"],
+)
+def test_what_samples_begin_from(begin: torch.Tensor, expected: list[float]) -> None:
+    """An input without a graph that has the shape of the noise, and is normal."""
+
+    def sample(net, x) -> torch.Tensor:
+        """Learn from uniform noise, and begin a sample."""
+        with torch.no_grad():
+            net(begin) if begin.shape[1] == x.shape[1] else nn.Linear(33, 2)(begin)[:, :1]
+        return uniform(net, x)
+
+    assert [probe.measured for probe in found(sample, kind="normal start")[0]] == expected
+
+
+@pytest.mark.parametrize(
     ("loss_of", "mean", "spread"), [(same, 0, 1), (other_scaled, 0, 1), (uniform, 0.5, 0.2887)]
 )
 def test_the_mean_of_noise(loss_of, mean: float, spread: float) -> None:

@@ -29,6 +29,8 @@ _DEVIATIONS = 5.0
 _EDGE, _PAIRS = 0.05, 16  # scales near 0 and 1 fit any law
 _NEAR = 0.01  # of 1: between scales of 0.05 and 0.95 the right law misses these by 0.047 or more
 _UNSEEN = 0.03  # a correlation: noise of 3 % of the data is still told from none
+_STARTS, _FEWEST = 2048, 256  # evaluations that are looked at, and numbers of one
+_NORMAL = 0.15  # that a mean and a deviation of so few are off by chance
 _BEATEN = 0.98  # of the loss that zero has, the mean of the noise
 
 
@@ -42,10 +44,13 @@ class NoiseTargets(Watcher):
     b * noise: how far a law of two scales is missed at most, over so many pairs; the label is the
     law: "a * a + b" where noise is scaled by its variance, "a + b * b" where data are.
 
+    "normal start": evaluations whose input has the shape of the noise, a mean of 0 and a deviation
+    of 1, as that which samples begin from.
+
     latest: the noise that the latest loss is to tell, where it is any.
     """
 
-    makes = ("Probe:noise", "Probe:noise mean", "Probe:noise scale")
+    makes = ("Probe:noise", "Probe:noise mean", "Probe:noise scale", "Probe:normal start")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -55,15 +60,17 @@ class NoiseTargets(Watcher):
         self.latest: torch.Tensor | None = None
         self._vain = 0
         self._scales = NoiseScales()
+        self._shape = torch.Size()  # of the noise of a sample
+        self._starts = self._normal = 0
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember a pass with what is called noise, of the shape of what the model returns."""
-        if not self.recorder.probe or len(self._rows) >= _LOOKS:
+        if not self.recorder.probe:
             self.recorder.dismiss(self)
             return
-        if not forward.gradients:
+        if not forward.gradients or len(self._rows) >= _LOOKS:
             return
         returned = [t for t in tensors_in(output) if t.requires_grad and t.is_floating_point()]
         if not returned or returned[0].dim() < 2 or returned[0].numel() > _LARGEST:
@@ -84,7 +91,23 @@ class NoiseTargets(Watcher):
                 if self.recorder.looks_closer and tensor.is_cpu:
                     self._measure_scales(tensor, parts, [each for _, _, each in named], inputs)
                 self._open = tensor.detach(), returned[0].detach(), parts
+                self._shape = tensor.shape[1:]
                 self._name, self._source = name, caller()
+
+    def evaluate(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """See whether an input is what samples may begin from."""
+        if not self._rows or self._normal or self._starts >= _STARTS:
+            return
+        self._starts += 1
+        given = [t for t in tensors_in(inputs) if t.is_floating_point() and t.is_cpu]
+        parts = (
+            part
+            for tensor in given
+            for part in _find_parts([tensor], torch.Size((*tensor.shape[:1], *self._shape)))
+        )
+        self._normal += any(_is_normal(part) for part in parts)
 
     def _measure_scales(
         self,
@@ -137,6 +160,8 @@ class NoiseTargets(Watcher):
         if limit <= _UNSEEN:
             spread = sqrt(max(yy / count - (y / count) ** 2, 0.0))
             yield make_probe("noise mean", y / count, spread, **told)
+            if self._normal:
+                yield make_probe("normal start", self._normal, self._starts)
         yield from self._tell_scales(told)
         if lost >= _BEATEN and limit <= _UNSEEN:
             yield make_probe("noise", share, limit, **told)
@@ -170,6 +195,14 @@ def _find_parts(given: list[torch.Tensor], shape: torch.Size) -> Iterator[torch.
                 firsts = tensor.detach().narrow(axis, 0, min(size, tensor.shape[axis]))
                 lasts = tensor.detach().flip(axis).narrow(axis, 0, firsts.shape[axis]).flip(axis)
                 yield from (part for part in (firsts, lasts) if part.shape == shape)
+
+
+def _is_normal(numbers: torch.Tensor) -> bool:
+    """Say whether many numbers have a mean of 0 and a deviation of 1."""
+    if not _FEWEST <= numbers.numel() <= _LARGEST:
+        return False
+    deviation, mean = torch.std_mean(numbers.double())
+    return bool(abs(mean) <= _NORMAL and abs(deviation - 1) <= _NORMAL)
 
 
 def _compare_with(
