@@ -112,3 +112,11 @@ def test_what_a_step_told_already_is_not_told_again(changed, expected, ranks, st
         question="terminal states edited", outcome="answered", measured=changed, reference=6e-7
     )
     assert ranks("returns_stop_at_ends", [*steps(20), probe, answer]) == expected
+
+
+@pytest.mark.parametrize(("mixed", "expected"), [(8, ["broken"]), (4, []), (0, [])])
+def test_returns_in_neither_order(mixed, expected, ranks, steps) -> None:
+    """More than half of the episodes that are known must have them so."""
+    known = Probe(probe="returns reversed", measured=0.0, reference=8.0)
+    told = Probe(probe="returns mixed", measured=float(mixed), reference=8.0)
+    assert ranks("returns_follow_their_steps", [*steps(20), known, told]) == expected

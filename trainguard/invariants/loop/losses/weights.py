@@ -181,9 +181,11 @@ def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: constants that log-probabilities are multiplied by, one for each of 8 steps or more, as
         they are made of what the script calls rewards: whether in half of the episodes each is a
-        discount times the one before and the reward that far from the end, up to a scale.
-    Allows: returns in the order of the steps; what is made of several episodes, or has a baseline.
-    Misses: losses that are added up step by step; a discount of 1 where all rewards are equal.
+        discount times the one before and the reward that far from the end, up to a scale. Of
+        several episodes in a row the last one or the first is known. And whether they are returns
+        in neither order, where their log-probabilities were computed step by step and joined.
+    Allows: returns in the order of the steps; what has a baseline.
+    Misses: a discount of 1 where all rewards are equal and the order is reversed.
     Why: returns are made from the last step backwards. Unless they are turned round, the first
         action is blamed for what the last one did.
     Source: Sutton and Barto, Reinforcement Learning, section 13.3; pytorch/examples, reinforce.py,
@@ -197,6 +199,16 @@ def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
                 portion(probe.measured, probe.reference, "episodes") + " begin with the last step",
                 "none",
                 why="turn them round where they are made: insert(0, ...), or reverse()",
+                event=probe,
+            )
+        if probe.probe == "returns mixed" and 2 * probe.measured > probe.reference:
+            yield Finding(
+                f"the returns of `{trace.subject}` are mixed up",
+                "what weighs the steps of an episode",
+                portion(probe.measured, probe.reference, "episodes")
+                + " have their returns in an order that is not that of the steps",
+                "none",
+                why="perhaps a reverse() stands inside of the loop that makes them",
                 event=probe,
             )
 

@@ -98,3 +98,60 @@ def test_constants_that_are_no_weights() -> None:
         optimizer.step()
     assert len(rewards) == 20
     assert "faults" not in recorder.trace.conditions
+
+
+def weigh_steps(order, join, *, episodes: int = 1, batched: bool = False) -> dict[str, float]:
+    """Learn from episodes step by step, their returns in an order; return what is told."""
+    draw, gamma = np.random.default_rng(0), 0.93
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            chosen, weights = [], []
+            for _ in range(episodes):
+                rewards = list(draw.normal(size=12))
+                states = torch.randn(12, 3)
+                every = net(states).log_softmax(1)[:, :1].gather(1, torch.zeros(12, 1).long())
+                single = [net(row).log_softmax(0).gather(0, torch.tensor([1])) for row in states]
+                chosen += [row[0] for row in (every if batched else single)]
+                weights += list(order(returns_of(np.array(rewards), gamma)))
+            optimizer.zero_grad()
+            join(chosen, torch.tensor(weights).float()).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and "returns" in e.probe]
+    return {e.probe: e.measured / e.reference for e in probes}
+
+
+JOINED = {
+    "stacked": lambda chosen, weights: -(torch.stack(chosen) * weights).sum(),
+    "a list": lambda chosen, weights: torch.stack(
+        [-one * weight for one, weight in zip(chosen, weights, strict=True)]
+    ).mean(),
+    "added up": lambda chosen, weights: sum(
+        -one * weight.item() for one, weight in zip(chosen, weights, strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("join", JOINED.values(), ids=JOINED)
+def test_steps_one_by_one(join) -> None:
+    """Stacked, weighed each by itself, or added up: the order is known, and others are told."""
+    assert weigh_steps(lambda r: r, join) == {"returns reversed": 0}
+    assert weigh_steps(lambda r: r[::-1], join) == {"returns reversed": 1}
+    mixed = weigh_steps(lambda r: np.concatenate([r[::2], r[1::2]]), join)
+    assert mixed == {"returns reversed": 0, "returns mixed": 1}
+
+
+def test_steps_of_a_batch_may_be_in_any_order() -> None:
+    """What is computed at once may have been drawn in that order."""
+    stacked = JOINED["stacked"]
+    assert weigh_steps(lambda r: np.roll(r, 5), stacked, batched=True) == {}
+
+
+def test_several_episodes_in_a_row() -> None:
+    """The last one is known by its rewards."""
+    stacked = JOINED["stacked"]
+    assert weigh_steps(lambda r: r, stacked, episodes=2) == {"returns reversed": 0}
+    assert weigh_steps(lambda r: r[::-1], stacked, episodes=2) == {"returns reversed": 1}
