@@ -67,10 +67,9 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         zeros. Any embedding with a padding_idx that is read once in a step: whether that number
         comes between others, mostly by itself, in training and in each evaluation, about as often
         as other tokens, and without runs at the ends of rows; a note where it is the category of
-        whole samples. Batches of rows, as wide
-        as their longest or with a mask of what is real, in which each place learns the token after:
-        whether all rows, the longest too, end with the token of padding, the one before is learned,
-        and that never is.
+        whole samples. Batches of rows, as wide as their longest, with a mask of what is real or an
+        end by name, in which each place learns the token after: whether all rows, the longest too,
+        end with the token of padding, the one before is learned, and that never is.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
         Losses without a reduction, which are perhaps masked later.
     Misses: embeddings whose tokens no loss is about, in runs without an evaluation; numbers that

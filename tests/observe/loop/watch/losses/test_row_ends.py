@@ -28,6 +28,19 @@ def test_ends(rows, labels, left_out, is_shifted) -> None:
     assert ends.left_out == left_out
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "certain"), [({"<pad>": 0, "<eos>": 0}, True), ({"<pad>": 0, "<eos>": 1}, False)]
+)
+def test_a_name(vocabulary, certain) -> None:
+    """Where all rows are as wide, a number that is called an end tells them."""
+    ends = RowEnds("x.py:1")
+    rows, target = torch.tensor([[1, 2, 3, 0], [1, 2, 0, 0]]), torch.tensor([2, 3, 9, 2, 9, 9])
+    for _ in range(3):
+        ends.count(rows, target, 9)
+    assert vocabulary["<pad>"] == 0
+    assert (ends.token, ends.are_left_out) == (0, certain)
+
+
 @pytest.mark.parametrize(("mask", "certain"), [([[1] * 4, [1, 1, 1, 0]], True), (None, False)])
 def test_a_mask(mask, certain) -> None:
     """Where all rows are as wide, it tells which of them have an end."""

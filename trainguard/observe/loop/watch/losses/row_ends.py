@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trainguard.observe.tools.owners import find_owners, words_in
+
 _SHORTEST = 4  # tokens of a row
+_SEARCHES = 3  # steps in which a name is looked for
+_ENDS = {"eos", "eot", "endoftext", "eod"}  # words in the names of what ends a sequence
 
 
 @dataclass(slots=True)
@@ -15,7 +19,8 @@ class RowEnds:
 
     steps: that were looked at; left_out: those in which all rows, the longest too, end with one
     token, and the target before is learned, but that never is; widths: of the rows of these;
-    marked: those in which a mask says that the first of them is no padding.
+    marked: those in which a mask says that the first of them is no padding. token: what they end
+    with; is_named: whether something in the script that is called an end is that number.
     """
 
     source: str
@@ -23,6 +28,8 @@ class RowEnds:
     left_out: int = 0
     marked: int = 0
     widths: set[int] = field(default_factory=set)
+    token: int = -1
+    is_named: bool = False
 
     def count(
         self,
@@ -47,15 +54,27 @@ class RowEnds:
         before = is_learned.gather(1, (width - 2 - ends)[:, None])  # the last token before the end
         if before.all() and not (rows[:, 1:] == end)[is_learned].any():
             self.left_out += 1
+            self.token = int(end)
+            self.is_named = self.is_named or (self.left_out <= _SEARCHES and _is_an_end(self.token))
             self.widths.add(width)
             real = torch.arange(width) <= (width - ends)[:, None]
             self.marked += any(torch.equal(mask.bool(), real) for mask in masks)
 
     @property
     def are_left_out(self) -> bool:
-        """Whether it is so in all steps; of rows that are as wide, a mask must tell the ends."""
-        certain = len(self.widths) > 1 or self.marked == self.steps
+        """Whether it is so in all steps; of rows as wide, a mask or a name must tell the ends."""
+        certain = len(self.widths) > 1 or self.marked == self.steps or self.is_named
         return certain and self.left_out == self.steps > 0
+
+
+def _is_an_end(token: int) -> bool:
+    """Say whether something in the variables of the script that is called an end is a number."""
+    for _, _, values in find_owners():
+        words = [each for each in values.values() if type(each) is dict]  # vocabularies may be wide
+        for name, value in (pair for each in (values, *words) for pair in each.items()):
+            if type(value) is int and value == token and words_in(str(name)) & _ENDS:
+                return True
+    return False
 
 
 def ends_of(rows: torch.Tensor, token: int, *, known: bool = False) -> torch.Tensor | None:
