@@ -151,6 +151,7 @@ class Probe(Event):
         others, of all that count; step: how many calls),
         "normal start" (evaluations whose input is as normal noise is, of those looked at),
         "returns mixed" (episodes weighed by their returns in neither order, of those known),
+        "self distance" (looks in which all distances of the kind that the label says are zero),
         "missed key" (dictionaries that were looked at, none of which has the key that the first
         line of the label asks for; the other line is one that they have and nothing reads),
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were

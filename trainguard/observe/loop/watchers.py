@@ -62,6 +62,7 @@ from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.quantile_sides import QuantileSides
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.running_sums import RunningSums
+from trainguard.observe.loop.watch.losses.self_distances import SelfDistances
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.soft_targets import SoftTargets
@@ -230,6 +231,7 @@ _ALL: tuple[type[Watcher], ...] = (
     NoiseTargets,
     NoiseLevels,
     SelfMatches,
+    SelfDistances,
     MaskedChoices,
     ShownTokens,
     LabelOrder,

@@ -1,0 +1,86 @@
+"""Distances in a loss whose two sides are one and the same."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+Penalty = Callable[[nn.Module, nn.Module, torch.Tensor], torch.Tensor]
+
+
+def found(keep: Callable[[nn.Module], nn.Module], lose: Penalty, steps: int = 10) -> list[str]:
+    """Train with a loss that has a model and what was kept of it; return what is told."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    kept = keep(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(steps):
+            x = torch.randn(8, 4)
+            optimizer.zero_grad()
+            ((model(x) - x[:, :2]).square().mean() + lose(model, kept, x)).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "self distance"]
+    assert all(probe.measured == probe.reference == 4 for probe in probes)
+    return [probe.label for probe in probes]
+
+
+def pull(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Pull each parameter to what was kept, without a graph."""
+    pairs = zip(model.parameters(), kept.parameters(), strict=True)
+    return sum((p - q.detach()).pow(2).sum() for p, q in pairs) + 0 * x.sum()
+
+
+def pull_by_norm(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Pull by the norm of the difference, with its graph."""
+    pairs = zip(model.parameters(), kept.parameters(), strict=True)
+    return sum((q - p).norm(2) for p, q in pairs) + 0 * x.sum()
+
+
+def pull_by_product(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Pull by the difference times itself."""
+    apart = model.weight - kept.weight.detach()
+    return (apart * apart).sum() + 0 * x.sum()
+
+
+def agree(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Hold the outputs of both together."""
+    return F.mse_loss(model(x), kept(x).detach())
+
+
+def learn_zeros(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Hold zeros together."""
+    return F.l1_loss(0 * model(x), torch.zeros(8, 2)) + 0 * kept(x).sum()
+
+
+def learn_one(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Hold what is one against one, and the output against the input."""
+    return F.mse_loss(model(x), x[:, 2:]) + F.mse_loss(1 + 0 * kept(x), torch.ones(8, 2))
+
+
+@pytest.mark.parametrize(
+    ("lose", "label"),
+    [
+        (pull, "a distance of parameters to constants"),
+        (pull_by_product, "a distance of parameters to constants"),
+        (pull_by_norm, "a distance of a tensor to itself"),
+        (agree, "what a loss function is given"),
+    ],
+)
+def test_what_is_kept_is_live(lose: Penalty, label: str) -> None:
+    """The model itself is no copy of it; a deep copy is one, also before it has moved."""
+    assert found(lambda model: model, lose) == [label]
+    assert found(copy.deepcopy, lose) == []
+
+
+@pytest.mark.parametrize("lose", [learn_zeros, learn_one])
+def test_zeros_say_nothing(lose: Penalty) -> None:
+    """What is zero may well be meant to be; and one distance of a kind is enough that is not."""
+    assert found(copy.deepcopy, lose) == []
