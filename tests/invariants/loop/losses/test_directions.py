@@ -101,3 +101,14 @@ def test_weights_of_terms_that_fall(last, looks, expected, ranks) -> None:
     """What falls in all looks, and by more than a little."""
     probe = Probe(probe="free weight", measured=last, reference=1.0, step=looks, label="(2)")
     assert ranks("loss_weights_are_held", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("label", "remedy"), [("0.1 of outputs", "divide the cosines"), ("1", "multiply the cosines")]
+)
+def test_scores_that_are_cosines(label, remedy, judged) -> None:
+    """Of pairs a temperature is to be divided by; of classes a scale is missing."""
+    rest = {"measured": 6.04, "reference": 6.24, "step": 512, "label": label}
+    (finding,) = judged("scores_can_reach_their_targets", [Probe(probe="bounded scores", **rest)])
+    assert finding.at == f"cosines of 512 classes, times {label}"
+    assert finding.why.startswith(remedy)

@@ -249,24 +249,29 @@ def scores_can_reach_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: cross-entropies of cosines, of samples and of a parameter for each class, times a
         constant: the least that such a loss can be, which must be below a third (limit) of what a
-        model has that knows nothing.
-    Allows: a scale that is large enough, or learned; similarities of samples with each other, whose
-        temperature is a choice.
+        model has that knows nothing. The same of cosines of two outputs, as of pairs in a batch,
+        times a constant of 0.6 or less, whatever is masked or added to them.
+    Allows: a scale that is large enough, or learned; similarities of samples with each other times
+        more than that, whose temperature is a choice.
     Misses: cosines by other ways than a product of two tables with rows of a norm of one; biases.
     Why: cosines lie between -1 and 1: a softmax of them stays nearly flat, so that the loss cannot
         become small, and samples that are right already are pushed as hard as those that are not.
     Source: Wang et al., 2017, NormFace, proposition 2 (arxiv.org/abs/1704.06369);
-        ExplainableML/czsl issue 30; wy1iu/sphereface issue 43.
+        ExplainableML/czsl issue 30; wy1iu/sphereface issue 43; Radford et al., 2021, figure 3
+        (arxiv.org/abs/2103.00020), for pairs.
     """
     most = trace.limit("scores_can_reach_their_targets", _MOST_OF_CHANCE)
     for probe in events(trace, Probe):
         if probe.probe == "bounded scores" and probe.measured > most * probe.reference:
+            of_outputs = probe.label.endswith("outputs")
             yield Finding(
                 f"the loss of `{trace.subject}` cannot become small, since its scores are cosines",
                 f"cosines of {probe.step} classes, times {probe.label}",
                 number(probe.measured) + " is the least that this loss can be",
                 number(most * probe.reference) + f" or less, of {probe.reference:.3g} by chance",
-                why="multiply the cosines by a scale (16 to 64 are usual), or by a learned one",
+                why="divide the cosines by a temperature (0.05 to 0.5 are usual), do not multiply"
+                if of_outputs
+                else "multiply the cosines by a scale (16 to 64 are usual), or by a learned one",
                 event=probe,
             )
 

@@ -55,6 +55,15 @@ def agree(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(model(x), kept(x).detach())
 
 
+def scale(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Add what numbers are taken off and multiplied, and no distance of two tensors."""
+    return (
+        ((3 * model(x) - 1) * 2).square().mean()
+        + (model.weight - 1).square().sum()
+        + 0 * (kept(x) * 2).abs().sum()
+    )
+
+
 def learn_zeros(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Hold zeros together."""
     return F.l1_loss(0 * model(x), torch.zeros(8, 2)) + 0 * kept(x).sum()
@@ -80,7 +89,7 @@ def test_what_is_kept_is_live(lose: Penalty, label: str) -> None:
     assert found(copy.deepcopy, lose) == []
 
 
-@pytest.mark.parametrize("lose", [learn_zeros, learn_one])
+@pytest.mark.parametrize("lose", [learn_zeros, learn_one, scale])
 def test_zeros_say_nothing(lose: Penalty) -> None:
     """What is zero may well be meant to be; and one distance of a kind is enough that is not."""
     assert found(copy.deepcopy, lose) == []

@@ -19,6 +19,10 @@ _LOOKS = 8
 _LARGEST = 2**20  # elements of a table
 _ONE = 1e-2  # that a norm differs from one at most; 16 bits round by less
 _OPERATIONS = 8  # between a table and the parameter that it is made of
+_COLD = 0.6  # a factor of cosines of two outputs: what is one over a temperature is above one
+_MASKS = 4  # between scores and their product
+_MASKED = {"MaskedFillBackward", "WhereBackward"}
+_SHIFTS = {"AddBackward", "RsubBackward", "SubBackward"}
 _SAME = {*autograd_graph.SAME, "TBackward"}
 
 
@@ -27,7 +31,8 @@ class BoundedScores(Watcher):
     The Probe event "bounded scores": cross-entropies of cosines of samples and classes.
 
     measured: the least that such a loss can be, reference: that of a model that knows nothing;
-    label: what the cosines are multiplied by; step: of how many classes.
+    label: what the cosines are multiplied by; step: of how many classes. Where both sides are
+    outputs, as in batches of pairs, the label says so, and only what is cold is told.
     """
 
     makes = ("Probe:bounded scores",)
@@ -36,7 +41,8 @@ class BoundedScores(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._looks: dict[str, int] = {}
-        self._found: dict[str, tuple[float, int]] = {}  # by line: the factor, and how many classes
+        # By line: the factor, how many classes, and whether these are a parameter.
+        self._found: dict[str, tuple[float, int, bool]] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -56,36 +62,63 @@ class BoundedScores(Watcher):
         if found is None or norms is None:
             self._found.pop(tally.source, None)
             return
-        told = tally.source, found[1], int(scores.shape[1])
+        node, factor, plain = found
+        of_parameter = _is_of_parameter(node.next_functions[1][0])
+        if not (plain if of_parameter else abs(factor) <= _COLD):
+            self._found.pop(tally.source, None)
+            return
+        told = tally.source, factor, int(scores.shape[1]), of_parameter
         self.recorder.reads.ask(self, [norms], partial(self._take, *told))
 
-    def _take(self, source: str, factor: float, classes: int, found: list[torch.Tensor]) -> None:
+    def _take(
+        self,
+        source: str,
+        factor: float,
+        classes: int,
+        of_parameter: bool,
+        found: list[torch.Tensor],
+    ) -> None:
         """Keep it where all rows of both have a norm of one."""
         if float(found[0]) <= _ONE:
             self.looked.add("bounded scores")
-            self._found[source] = factor, classes
+            self._found[source] = factor, classes, of_parameter
 
     def finish(self) -> Iterable[Event]:
         """Return what was seen."""
-        for source, (factor, classes) in self._found.items():
+        for source, (factor, classes, of_parameter) in self._found.items():
             least = log1p((classes - 1) * exp(-2 * abs(factor)))
-            rest = {"label": f"{factor:g}", "step": classes, "source": source}
+            label = f"{factor:g}" + ("" if of_parameter else " of outputs")
+            rest = {"label": label, "step": classes, "source": source}
             yield make_probe("bounded scores", least, log1p(classes - 1), **rest)
 
 
-def _product_of(scores: torch.Tensor) -> tuple[Node, float] | None:
-    """Return the product that scores are a constant multiple of, and the multiple."""
-    for node, factor in autograd_graph.multiples(scores.grad_fn):
+def _product_of(scores: torch.Tensor) -> tuple[Node, float, bool] | None:
+    """
+    Return the product that scores are a constant multiple of, and the multiple.
+
+    And whether nothing is masked, or added to them, in between.
+    """
+    node, by, plain = scores.grad_fn, 1.0, True
+    for _ in range(_MASKS):
+        for each, factor in autograd_graph.multiples(node):
+            plain = plain and kind_of(each) not in _SHIFTS
+            node, last = each, factor
+        if not isinstance(last, float):
+            return None
+        by *= last
         if kind_of(node) == "MmBackward":
-            return (node, factor) if isinstance(factor, float) else None
+            return node, by, plain
+        live = autograd_graph.live_inputs(node)
+        if kind_of(node) not in _MASKED or len(live) != 1:
+            return None
+        node, plain = live[0], False
     return None
 
 
 def _norms(node: Node) -> torch.Tensor | None:
     """Return how far the rows of samples and of classes are from a norm of one; None of others."""
     first, second = saved(node, "self"), saved(node, "mat2")
-    of_classes = node.next_functions[1][0]
-    if first is None or second is None or of_classes is None or not _is_of_parameter(of_classes):
+    if first is None or second is None or None in (edge[0] for edge in node.next_functions):
         return None
     if max(first.numel(), second.numel()) > _LARGEST:
         return None

@@ -79,6 +79,8 @@ def _read(node: Node) -> Iterator[tuple[str, bool]]:
         apart = saved(node, "self")
         if before is None or kind_of(before) != "SubBackward" or not _can_be_read(apart):
             return
+        if len(before.next_functions) != 2:  # a number is no tensor
+            return
         first, second = before.next_functions
         if first == second:
             yield "a distance of a tensor to itself", True
@@ -88,8 +90,8 @@ def _read(node: Node) -> Iterator[tuple[str, bool]]:
 
 def _is_square(node: Node) -> bool:
     """Say whether a product is of something and itself."""
-    first, second = node.next_functions
-    return first == second and first[0] is not None
+    sides = node.next_functions
+    return len(sides) == 2 and sides[0] == sides[1] and sides[0][0] is not None
 
 
 def _can_be_read(side: Any) -> bool:
