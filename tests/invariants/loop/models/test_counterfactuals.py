@@ -153,6 +153,11 @@ def test_a_step_with_graphs_that_were_cut(judged) -> None:
     """A dead term is told once; a state that is detached twice, as a note without a layer."""
     (finding,) = judged("penalties_have_a_graph", asked("gradients with their graph", 1.0, 1.0))
     assert (finding.at, finding.measured) == ("step 1", "it moves no parameter")
+    for part, rank in (((1.0, 0.0), Rank.NOTE), ((1.0, 1.0), Rank.BROKEN)):
+        (finding,) = judged(
+            "penalties_have_a_graph", asked("gradients with their graph", 1.0, 1.0, numbers=part)
+        )
+        assert finding.rank is rank
     states = "states with their graph"
     for numbers, rank in (((1.0,), Rank.BROKEN), ((0.0,), Rank.NOTE)):
         (finding,) = judged("states_are_learned_through", asked(states, 4.0, 4.0, numbers=numbers))

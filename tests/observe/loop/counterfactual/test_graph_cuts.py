@@ -143,14 +143,28 @@ def equation(net, batch):
     return (outputs - gradient).abs().mean()
 
 
+def bend(net, batch):
+    """Add a gradient of a gradient to the outputs that both are of."""
+    inputs, outputs, gradient = slope(net, batch, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), inputs, retain_graph=True)
+    return (outputs - second).abs().mean()
+
+
 @pytest.mark.parametrize(
-    ("loss_of", "terms", "parts"),
-    [(penalty, 1.0, 0), (residual, 1.0, 0), (attack, 0.0, 1), (weight, 0.0, 1), (equation, 1.0, 1)],
+    ("loss_of", "terms", "parts", "again"),
+    [
+        (penalty, 1.0, 0, 0),
+        (residual, 1.0, 0, 0),
+        (attack, 0.0, 1, 0),
+        (weight, 0.0, 1, 0),
+        (equation, 1.0, 1, 0),
+        (bend, 1.0, 1, 1),
+    ],
 )
-def test_gradients(loss_of, terms, parts) -> None:
+def test_gradients(loss_of, terms, parts, again) -> None:
     """A term counts that moves parameters by its gradients alone, or else a part of one."""
     answer = ask(loss_of)[GRADIENTS]
-    assert (answer.measured, answer.numbers) == (terms, (float(parts),))
+    assert (answer.measured, answer.numbers) == (terms, (float(parts), float(again)))
 
 
 def test_nothing_to_ask() -> None:

@@ -263,7 +263,7 @@ def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
         that `torch.autograd.grad` returned for an input, without create_graph, have a graph: a term
         that is added to the loss and depends on parameters by these gradients alone. Gradients that
         are added to what learns, and depend on the same parameters, before their distance from zero
-        is measured, are a note.
+        is measured, are a note, unless they are gradients of gradients that do have their graph.
     Allows: gradients for parameters; gradients that make inputs, or weights of what learns, or
         targets of another network.
     Misses: gradients that are multiplied by what learns; `x.grad` after a backward.
@@ -274,14 +274,14 @@ def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for answer in answers_to(trace, "gradients with their graph"):
         if answer.measured > 0:
-            is_part = answer.numbers == (1.0,)
+            is_part, again = (*answer.numbers, 0.0, 0.0)[:2]
             yield Finding(
                 f"a {'part' if is_part else 'term'} of the loss of `{trace.subject}` is made of"
                 " gradients without a graph",
                 at_step(answer.step),
                 Measure("it moves no parameter", answer.measured, "terms"),
                 "it moves those that the gradients depend on",
-                rank=Rank.NOTE if is_part else Rank.BROKEN,
+                rank=Rank.NOTE if is_part and not again else Rank.BROKEN,
                 why="torch.autograd.grad(..., create_graph=True) lets a penalty on gradients be"
                 " learned from",
                 event=answer,

@@ -1,7 +1,7 @@
 """Where a step leaves a graph behind: what is detached at each hand-over, and bare gradients."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any
 
@@ -21,8 +21,12 @@ from trainguard.observe.loop.counterfactual.marked_graph import (
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, below
 from trainguard.observe.tools.user_line import caller, foreign
 
+_SLOPE = "trainguard: gradient with its graph"
+_bends: set[str] = set()  # lines that ask for gradients of these, in a child
+_NEAR = 16  # nodes between a gradient and what one of its gradients is asked of
 _detach = torch.Tensor.detach
 _data: Any = torch.Tensor.data
 
@@ -71,7 +75,8 @@ class GradientsWithGraph(Question):
     The gradients that `torch.autograd.grad` returns have a graph.
 
     measured: the terms of a loss that move parameters only then; numbers: whether these are terms
-    of which another part does; smallest: the line that asks for the gradients.
+    of which another part does, and whether they are gradients of gradients that have their graph;
+    smallest: the line that asks for the gradients.
     """
 
     name = "gradients with their graph"
@@ -94,18 +99,19 @@ class GradientsWithGraph(Question):
         """Return one that looks for terms that only these gradients give a graph."""
         held = held_by(call.recorder)
 
-        def find(loss: torch.Tensor) -> tuple[list[str], bool]:
-            """Return the lines of whole terms, or else of parts, and whether it is parts."""
+        def find(loss: torch.Tensor) -> tuple[list[str], bool, bool]:
+            """Return the lines of whole terms, or else of parts; whether it is parts; and again."""
             terms = find_dead_terms(loss, held)
-            return (terms, False) if terms else (find_dead_parts(loss, held), True)
+            lines = terms or find_dead_parts(loss, held)
+            return lines, not terms, not _bends.isdisjoint(lines[:1])
 
         return _Reader(call.recorder, way_out, call.module, find)
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Return what was found."""
-        lines, are_parts = edited["found"] or ([], False)
-        smallest = lines[0] if lines else ""
-        return Contrast(float(len(lines)), 0.0, (float(are_parts),), smallest=smallest)
+        lines, are_parts, again = edited["found"] or ([], False, False)
+        numbers = float(are_parts), float(again)
+        return Contrast(float(len(lines)), 0.0, numbers, smallest=lines[0] if lines else "")
 
 
 class _Reader(Witness):
@@ -161,7 +167,11 @@ def on_bare_gradients(held: set[int], answer: Callable[..., Any]) -> None:
         own = foreign(sys._getframe(1).f_code.co_filename)  # noqa: SLF001
         learned = any(isinstance(part, nn.Parameter) or id(part) in held for part in parts)
         if create_graph or learned or not own:
-            return original(*given, retain_graph, create_graph, **kwargs)
+            found = original(*given, retain_graph, create_graph, **kwargs)
+            if create_graph and own:
+                for gradient in found:
+                    _ = gradient is None or mark(gradient, _SLOPE, True)
+            return found
         return answer(original, *given, retain_graph, **kwargs)
 
     torch.autograd.grad = grad  # type: ignore[assignment]
@@ -182,8 +192,16 @@ def _with_graph(
 ) -> tuple[torch.Tensor | None, ...]:
     """Return gradients with their graph, marked by the line that asked for them."""
     line = caller()
+    given = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+    if any(_SLOPE in node.metadata for each in given for node in _nodes_near(each)):
+        _bends.add(line)
     found = original(outputs, inputs, scale, True, True, **kwargs)
     return tuple(mark(g.clone(), CUT, line) if g is not None else None for g in found)
+
+
+def _nodes_near(tensor: torch.Tensor) -> Iterable[Node]:
+    """Return the nodes that a tensor was made by last."""
+    return below(tensor.grad_fn, _NEAR) if tensor.grad_fn is not None else ()
 
 
 def _mark_recurrence(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
