@@ -40,6 +40,7 @@ def test_one_word(asked: str, there: str) -> None:
         ("input", "output"),
         ("image_mask", "image_id"),
         ("fc1", "fc2"),
+        ("block_10", "block_12"),
         ("val_loss", "train_loss"),
         ("mask", "attention_mask"),
         ("", "loss"),

@@ -68,13 +68,39 @@ def unmasked(tokens, chosen):
 
 def separated(tokens, chosen):
     """Learn what stands in some places, of which most hold a token that comes elsewhere too."""
-    return tokens.masked_fill_(chosen | (torch.rand(tokens.shape) < 0.2), BLANK), tokens
+    hidden = chosen & (torch.rand(tokens.shape) < 0.9)
+    return tokens.masked_fill_(hidden | (torch.rand(tokens.shape) < 0.2), BLANK), tokens
+
+
+def masked_wholly(tokens, chosen):
+    """Mask all that is chosen, as other evidence tells."""
+    return tokens.masked_fill_(chosen, BLANK), tokens
+
+
+def of_few_words(tokens, chosen):
+    """Mask rows of four tokens, which may be anything."""
+    return masked_later(tokens % 4, chosen)
+
+
+def of_one_word(tokens, chosen):
+    """Hide, rightly, what is nearly always one token that stands in no other place."""
+    tokens = tokens.where(tokens != 7, 8)
+    labels = tokens.masked_fill(chosen & (torch.rand(tokens.shape) < 0.9), 7)
+    return labels.masked_fill(chosen, BLANK), labels
 
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize(
     ("make", "expected"),
-    [(masked_later, [True]), (masked_rightly, []), (unmasked, []), (separated, [])],
+    [
+        (masked_later, [True]),
+        (masked_rightly, []),
+        (unmasked, []),
+        (separated, []),
+        (of_few_words, []),
+        (of_one_word, []),
+        (masked_wholly, []),
+    ],
 )
 def test_targets_that_are_what_hides_them(make, expected: list[bool], flat: bool) -> None:
     """Of places that were picked, all are shown, and most are a token that is nowhere else."""

@@ -61,6 +61,27 @@ class Unread(nn.Module):
         return self.last(x)
 
 
+class Overwritten(Unread):
+    """Overwrites what its norm returns."""
+
+    def forward(self, x):
+        """Return scores."""
+        x = self.norm(x)
+        x = torch.ones(8, 3)
+        return self.last(x)
+
+
+def test_what_is_overwritten_is_told_once() -> None:
+    """As a statement without an effect."""
+    model = Overwritten()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        model(torch.randn(8, 3)).square().mean().backward()
+        optimizer.step()
+    told = [e.probe for e in recorder.trace if isinstance(e, Probe)]
+    assert (told.count("discarded"), told.count("unread layer")) == (1, 0)
+
+
 def test_what_is_made_of_parameters_and_never_read_is_told() -> None:
     """By the names of the layer and the parameter, and the statement."""
     model = Unread()
