@@ -19,7 +19,7 @@ def distances_are_of_two(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What a loss holds something against is not that same thing.
 
-    Judges: squares and sizes of differences, and what mse_loss, l1_loss and smooth_l1_loss are
+    Judges: squares and sizes of differences, and what mse_loss, huber_loss and smooth_l1_loss are
         given, in the losses of 4 looks or more, at steps 1, 2, 4, 8, 16 and 32: whether all
         distances of a kind are zero, exactly, in each of them. Kinds: those of parameters to
         constants, and differences whose two sides are one tensor.

@@ -168,7 +168,7 @@ def on_bare_gradients(held: set[int], answer: Callable[..., Any]) -> None:
         learned = any(isinstance(part, nn.Parameter) or id(part) in held for part in parts)
         if create_graph or learned or not own:
             found = original(*given, retain_graph, create_graph, **kwargs)
-            if create_graph and own:
+            if own:
                 for gradient in found:
                     _ = gradient is None or mark(gradient, _SLOPE, True)
             return found

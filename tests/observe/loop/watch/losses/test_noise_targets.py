@@ -100,9 +100,10 @@ def uniform(net, x) -> torch.Tensor:
         (torch.cat([torch.randn(64, 32), torch.ones(64, 1)], dim=1), [1.0]),
         (torch.rand(64, 32), []),
         (torch.randn(64, 32) + 1, []),
+        (3 * torch.randn(64, 32), []),
         (torch.randn(2, 32), []),
     ],
-    ids=["normal", "beside a time", "uniform", "aside", "few"],
+    ids=["normal", "beside a time", "uniform", "aside", "wide", "few"],
 )
 def test_what_samples_begin_from(begin: torch.Tensor, expected: list[float]) -> None:
     """An input without a graph that has the shape of the noise, and is normal."""

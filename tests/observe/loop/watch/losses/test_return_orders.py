@@ -100,9 +100,11 @@ def test_constants_that_are_no_weights() -> None:
     assert "faults" not in recorder.trace.conditions
 
 
-def weigh_steps(order, join, *, episodes: int = 1, batched: bool = False) -> dict[str, float]:
+def weigh_steps(
+    order, join, *, episodes: int = 1, batched: bool = False, equal: bool = False
+) -> dict[str, float]:
     """Learn from episodes step by step, their returns in an order; return what is told."""
-    draw, gamma = np.random.default_rng(0), 0.93
+    draw, gamma = np.random.default_rng(0), 1.0 if equal else 0.93
     torch.manual_seed(0)
     net = nn.Linear(3, 2)
     with Recorder("x") as recorder:
@@ -110,7 +112,7 @@ def weigh_steps(order, join, *, episodes: int = 1, batched: bool = False) -> dic
         for _ in range(3):
             chosen, weights = [], []
             for _ in range(episodes):
-                rewards = list(draw.normal(size=12))
+                rewards = 12 * [1.0] if equal else list(draw.normal(size=12))
                 states = torch.randn(12, 3)
                 every = net(states).log_softmax(1)[:, :1].gather(1, torch.zeros(12, 1).long())
                 single = [net(row).log_softmax(0).gather(0, torch.tensor([1])) for row in states]
@@ -148,6 +150,20 @@ def test_steps_of_a_batch_may_be_in_any_order() -> None:
     """What is computed at once may have been drawn in that order."""
     stacked = JOINED["stacked"]
     assert weigh_steps(lambda r: np.roll(r, 5), stacked, batched=True) == {}
+
+
+def shuffled(chosen, weights) -> torch.Tensor:
+    """Join steps and their weights in one and the same order."""
+    order = torch.tensor([3, 0, 7, 5, 1, 2, 11, 4, 6, 8, 10, 9])
+    return -(torch.stack([chosen[place] for place in order]) * weights[order]).sum()
+
+
+def test_steps_that_go_with_their_returns() -> None:
+    """They may be in any order together; and a ramp says nothing."""
+    assert weigh_steps(lambda r: r, shuffled) == {}
+    stacked = JOINED["stacked"]
+    assert weigh_steps(lambda r: r, stacked, equal=True) == {}
+    assert weigh_steps(lambda r: r[::-1], stacked, equal=True) == {}
 
 
 def test_several_episodes_in_a_row() -> None:

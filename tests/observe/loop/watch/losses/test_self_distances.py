@@ -57,16 +57,13 @@ def agree(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def scale(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Add what numbers are taken off and multiplied, and no distance of two tensors."""
-    return (
-        ((3 * model(x) - 1) * 2).square().mean()
-        + (model.weight - 1).square().sum()
-        + 0 * (kept(x) * 2).abs().sum()
-    )
+    less, twice = torch.ops.aten.sub.Scalar, torch.ops.aten.mul.Scalar  # as code in C++ calls them
+    return less(model(x), 1).square().mean() + 0 * twice(kept(x), 2).sum()
 
 
 def learn_zeros(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Hold zeros together."""
-    return F.l1_loss(0 * model(x), torch.zeros(8, 2)) + 0 * kept(x).sum()
+    return F.mse_loss(0 * model(x), torch.zeros(8, 2)) + 0 * kept(x).sum()
 
 
 def learn_one(model: nn.Module, kept: nn.Module, x: torch.Tensor) -> torch.Tensor:

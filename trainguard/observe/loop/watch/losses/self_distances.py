@@ -15,7 +15,7 @@ from trainguard.observe.tools.user_line import caller
 _STEPS = {1, 2, 4, 8, 16, 32}  # that are looked at: at the first, a copy may be what it is of
 _MOST_NODES = 5000
 _LARGEST = 1 << 20  # elements of a side
-_OF_BOTH = {"L1LossBackward", "MseLossBackward", "SmoothL1LossBackward"}
+_OF_BOTH = {"HuberLossBackward", "MseLossBackward", "SmoothL1LossBackward"}
 _SIZES = {"AbsBackward", "LinalgVectorNormBackward", "NormBackward", "PowBackward"}
 
 
