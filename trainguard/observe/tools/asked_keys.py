@@ -9,7 +9,6 @@ from functools import lru_cache
 
 from trainguard.observe.tools.discarded import name_called, parse_file
 
-_HOLDERS = {"Namespace", "SimpleNamespace", "dict"}  # whose keywords become keys
 _ASKED = {"get", "getattr", "pop", "setdefault"}
 _WHOLE = {"items", "keys", "values"}  # methods that read all of a dictionary
 _ALIKE = 0.8  # of the letters of two words: one is left out, or two are exchanged
