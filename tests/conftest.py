@@ -172,6 +172,8 @@ SLOW = (
 
 # Each of these trains: of the parameters of one test so many are quick, and the others slow.
 THINNED = {
+    "tests/command/run/": 1,
+    "tests/observe/loader/test_bad_input.py::test_a_loader_that_hangs": 1,
     "tests/observe/loop/counterfactual/": 1,
     "tests/observe/loop/watch/": 1,
     "tests/observe/loop/test_": 1,
