@@ -104,10 +104,12 @@ def find_unread(
     """
     names = _with_self(code, names, module)
     for statement in _statements(code):
-        if isinstance(statement, ast.Assign) and _is_unread(code, statement):
-            for each in (_find(node, names) for node in _names_in(statement.value)):
-                if isinstance(each, nn.Module | nn.Parameter):
-                    yield ast.unparse(statement).partition("\n")[0], statement.lineno, each
+        if not isinstance(statement, ast.Assign):
+            continue
+        named = (_find(node, names) for node in _names_in(statement.value))
+        learned = [each for each in named if isinstance(each, nn.Module | nn.Parameter)]
+        for each in learned if learned and _is_unread(code, statement) else ():
+            yield ast.unparse(statement).partition("\n")[0], statement.lineno, each
 
 
 def _with_self(

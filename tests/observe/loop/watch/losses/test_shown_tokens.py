@@ -6,6 +6,7 @@ from torch import nn
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses.shown_tokens import _read_tokens
 
 BLANK, WORDS = 20, 20
 
@@ -119,6 +120,14 @@ def test_targets_that_are_what_hides_them(make, expected: list[bool], flat: bool
     assert "covered" in recorder.trace.conditions["looked"]
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     assert [p.label == f"token {BLANK}" for p in probes if p.probe == "covered"] == expected
+
+
+def test_places_on_an_accelerator_are_not_waited_for() -> None:
+    """Nothing is read of targets that were picked there."""
+    given, target = torch.randint(WORDS, (16, 12)), torch.zeros(5).long()
+    scores = torch.zeros(16, 12, 3, device="meta", requires_grad=True)
+    rows = torch.zeros(5, dtype=torch.long, device="meta")
+    assert _read_tokens(given, scores[rows, rows], target) is None
 
 
 def test_few_targets_that_are_picked_are_no_evidence() -> None:

@@ -77,6 +77,12 @@ def constants_of(node: Node) -> Iterator[torch.Tensor]:
             yield kept
 
 
+def is_square(node: Node) -> bool:
+    """Say whether a node multiplies something by itself; a number that it multiplies by is none."""
+    sides = node.next_functions
+    return kind_of(node) == "MulBackward" and len(sides) == 2 and sides[0] == sides[1]
+
+
 def is_mask(weights: torch.Tensor) -> bool:
     """Say of weights on a CPU whether they leave elements out, and the others as they are."""
     return weights.is_cpu and bool(((weights == 0) | (weights == 1)).all())

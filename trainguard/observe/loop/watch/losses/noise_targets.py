@@ -14,6 +14,7 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.noise_scales import NoiseScales
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.fingerprint import sample_elements
 from trainguard.observe.tools.local_values import start_of
 from trainguard.observe.tools.owners import named_tensors, words_in
 from trainguard.observe.tools.user_line import caller
@@ -30,6 +31,7 @@ _EDGE, _PAIRS = 0.05, 16  # scales near 0 and 1 fit any law
 _NEAR = 0.01  # of 1: between scales of 0.05 and 0.95 the right law misses these by 0.047 or more
 _UNSEEN = 0.03  # a correlation: noise of 3 % of the data is still told from none
 _STARTS, _FEWEST = 2048, 256  # evaluations that are looked at, and numbers of one
+_SAMPLED = 2**12  # of its numbers
 _NORMAL = 0.15  # that a mean and a deviation of so few are off by chance
 _BEATEN = 0.98  # of the loss that zero has, the mean of the noise
 
@@ -201,7 +203,7 @@ def _is_normal(numbers: torch.Tensor) -> bool:
     """Say whether many numbers have a mean of 0 and a deviation of 1."""
     if not _FEWEST <= numbers.numel() <= _LARGEST:
         return False
-    deviation, mean = torch.std_mean(numbers.double())
+    deviation, mean = torch.std_mean(sample_elements(numbers, _SAMPLED).double())
     return bool(abs(mean) <= _NORMAL and abs(deviation - 1) <= _NORMAL)
 
 

@@ -21,6 +21,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import (
 )
 from trainguard.observe.loop.watch.losses.policy_weights import (
     PolicyWeights,
+    find_steps,
     is_log_probability,
     parts_of_sum,
 )
@@ -100,10 +101,9 @@ def _weights_of(loss: torch.Tensor) -> Iterator[tuple[Table, int]]:
         way, weights = _way_of(_weighed_edge(part.node)), next(constants_of(part.node))
         if way and weights.is_cpu and _is_told(own := np.array(array_of(weights)).ravel()):
             yield own.astype(np.float64), way if part.factor > 0 else -way
-    single = [p.factor for p in parts if any(map(is_log_probability, parts_of_sum(p.node)))]
-    # The last one that was added up is found first.
-    if not several and _is_told(own := np.array(single[::-1], np.float64)):
-        yield own, 1
+    single = np.array([part.factor for part in find_steps(parts)], np.float64)
+    if not several and _is_told(single):
+        yield single, 1
 
 
 def _parts_below(edge: Edge, factor: float = 1.0) -> Iterator[SumPart]:

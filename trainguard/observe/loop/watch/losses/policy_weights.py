@@ -12,6 +12,7 @@ from torch import distributions
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.affine_parts import SumPart
 from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of, live_inputs
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.tools.patches import Patches
@@ -148,6 +149,12 @@ def is_log_probability(node: Node) -> bool:
         if any(kind_of(part) in _LOGARITHMS for part in parts):
             return True
     return False
+
+
+def find_steps(parts: Iterable[SumPart]) -> list[SumPart]:
+    """Return the parts of a sum that are log-probabilities, in the order of their sum."""
+    steps = [part for part in parts if any(map(is_log_probability, parts_of_sum(part.node)))]
+    return steps[::-1]  # the last one that was added up is found first
 
 
 def _weight_in(node: Node) -> Node | None:

@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.affine_parts import affine_parts
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.losses.policy_weights import is_log_probability, parts_of_sum
+from trainguard.observe.loop.watch.losses.policy_weights import find_steps
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table, fit_columns
@@ -84,10 +84,8 @@ def _find_weights(loss: torch.Tensor) -> Iterator[tuple[Table, bool]]:
             flat = array_of(kept.detach().reshape(-1).double())
             if np.isfinite(flat).all():
                 yield flat, _are_in_time(_steps_below(node, len(flat)))
-    every = affine_parts((loss.grad_fn, 0))
-    parts = [part for part in every if any(map(is_log_probability, parts_of_sum(part.node)))]
-    if _SHORTEST <= len(parts) <= _LONGEST:
-        steps = parts[::-1]  # the last one that was added up is found first
+    steps = find_steps(affine_parts((loss.grad_fn, 0)))
+    if _SHORTEST <= len(steps) <= _LONGEST:
         yield np.array([part.factor for part in steps]), _are_in_time([p.node for p in steps])
 
 

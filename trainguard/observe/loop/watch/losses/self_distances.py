@@ -74,7 +74,7 @@ def _read(node: Node) -> Iterator[tuple[str, bool]]:
         same = all(map(_can_be_read, sides)) and torch.equal(sides[0], sides[1])
         if not same or bool(sides[0].any()):
             yield "what a loss function is given", same
-    elif kind in _SIZES or (kind == "MulBackward" and _is_square(node)):
+    elif kind in _SIZES or autograd_graph.is_square(node):
         before = node.next_functions[0][0]
         apart = saved(node, "self")
         if before is None or kind_of(before) != "SubBackward" or not _can_be_read(apart):
@@ -86,12 +86,6 @@ def _read(node: Node) -> Iterator[tuple[str, bool]]:
             yield "a distance of a tensor to itself", True
         elif hasattr(first[0] or second[0], "variable") and None in (first[0], second[0]):
             yield "a distance of parameters to constants", not apart.any()
-
-
-def _is_square(node: Node) -> bool:
-    """Say whether a product is of something and itself."""
-    sides = node.next_functions
-    return len(sides) == 2 and sides[0] == sides[1] and sides[0][0] is not None
 
 
 def _can_be_read(side: Any) -> bool:

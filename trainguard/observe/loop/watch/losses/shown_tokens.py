@@ -141,13 +141,19 @@ def _read_tokens(
     picks = node is not None and autograd_graph.kind_of(node) == "IndexBackward"
     kept = (autograd_graph.saved(node, "indices") or ()) if picks else ()
     picked = [each for each in kept if each is not None]
-    masks = [each.nonzero(as_tuple=True) for each in picked if each.dtype is torch.bool]
+    masks = [each.nonzero(as_tuple=True) for each in picked if _is_mask(each)]
     indices = [*masks[0]] if len(masks) == len(picked) == 1 else picked
     table = given if len(indices) == given.dim() else given.reshape(-1)
-    if len(indices) != table.dim() or any(each.numel() != target.numel() for each in indices):
+    fits = all(each.is_cpu and each.numel() == target.numel() for each in indices)
+    if len(indices) != table.dim() or not fits:  # those on an accelerator would be waited for
         return None
     inside = all(bool((each < size).all()) for each, size in zip(indices, table.shape, strict=True))
     return table[tuple(each.reshape(-1) for each in indices)] if inside else None
+
+
+def _is_mask(index: torch.Tensor) -> bool:
+    """Say whether an index on the CPU says of each place whether it is picked."""
+    return index.is_cpu and index.dtype is torch.bool
 
 
 def _find_beside(given: torch.Tensor, tokens: torch.Tensor, counted: torch.Tensor) -> list[int]:

@@ -87,7 +87,7 @@ def _read_distance(node: Node, factor: float) -> tuple[str, torch.Tensor, torch.
     """Return the function, output and target of squares or sizes of what both are apart."""
     kind = autograd_graph.kind_of(node)
     squared = kind == "PowBackward" and _exponent(node) == 2
-    squared |= kind == "MulBackward" and node.next_functions[0] == node.next_functions[1]
+    squared |= autograd_graph.is_square(node)
     if factor < 0 or not (squared or kind == "AbsBackward"):
         return None
     apart = autograd_graph.saved(node, "self")

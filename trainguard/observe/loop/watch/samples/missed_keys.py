@@ -99,8 +99,8 @@ def _find_files() -> Iterator[str]:
         named = each.__name__ if isinstance(each, ModuleType) else _module_of(each)
         module = sys.modules.get(named) if named not in seen else None
         seen.add(named)
-        file = getattr(module, "__file__", None)
-        if module is not None and isinstance(file, str) and foreign(file):
+        file = vars(module).get("__file__") if module is not None else None
+        if module is not None and isinstance(file, str) and foreign(file):  # no lazy one is asked
             yield file
             waiting += vars(module).values()
 
