@@ -1,5 +1,6 @@
 """Keys that dictionaries are asked for, and have by another name."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -121,3 +122,16 @@ def test_an_option_by_another_name() -> None:
 def test_a_training_without_steps() -> None:
     """Nothing was looked at."""
     assert train(another, steps=1) == [False]
+
+
+class Standing:
+    """Stands in the place of a module, and has no dictionary."""
+
+    __slots__ = ()
+
+
+def test_what_stands_in_the_place_of_a_module(monkeypatch) -> None:
+    """Nothing is asked of it, and of a lazy module only what it has."""
+    made = type("Made", (), {"__module__": "standing"})
+    monkeypatch.setitem(sys.modules, "standing", Standing())
+    assert train(another, made(), name="row_" + "sizes") == [True]

@@ -10,6 +10,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {1, 2, 4, 8, 16, 32}  # that are looked at: at the first, a copy may be what it is of
@@ -90,5 +91,5 @@ def _read(node: Node) -> Iterator[tuple[str, bool]]:
 
 def _can_be_read(side: Any) -> bool:
     """Say whether a side of a distance is on the CPU, and small enough."""
-    plain = isinstance(side, torch.Tensor) and side.is_cpu and not side.is_nested
+    plain = isinstance(side, torch.Tensor) and side.is_cpu and has_rows(side)
     return plain and 0 < side.numel() <= _LARGEST

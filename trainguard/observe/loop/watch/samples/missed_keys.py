@@ -99,10 +99,11 @@ def _find_files() -> Iterator[str]:
         named = each.__name__ if isinstance(each, ModuleType) else _module_of(each)
         module = sys.modules.get(named) if named not in seen else None
         seen.add(named)
-        file = vars(module).get("__file__") if module is not None else None
-        if module is not None and isinstance(file, str) and foreign(file):  # no lazy one is asked
+        names = getattr(module, "__dict__", {})  # a lazy module is asked for nothing that it lacks
+        file = names.get("__file__")
+        if isinstance(file, str) and foreign(file):
             yield file
-            waiting += vars(module).values()
+            waiting += names.values()
 
 
 def _module_of(value: Any) -> str:
