@@ -147,6 +147,12 @@ class Probe(Event):
         last line leaves, the label; over how many batches; step is 1 for a return of an epoch),
         "unread layer" (1; the label has a layer or a parameter, and in another line a statement
         that makes something of it, which nothing reads),
+        "swapped states" (1; the label has a statement that gives an LSTM its states in the other
+        order), "doubled" (looks at which a tensor was added to itself; the label has what made it),
+        "early risk" (losses with a running sum that begins with the shortest time, the label, of
+        those whose times are known), "noise times" (a correlation of noise with the time, the
+        label, that a model is told, over how many rows), "log determinant" (looks at which what a
+        flow returns is none, label "value", or is not to grow, label "sign", of all looks),
         "covered" (targets that are the label's token, which is shown in their places and in no
         others, of all that count; step: how many calls),
         "normal start" (evaluations whose input is as normal noise is, of those looked at),

@@ -81,6 +81,7 @@ from trainguard.observe.loop.watch.models.discarded_results import DiscardedResu
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
+from trainguard.observe.loop.watch.models.log_determinants import LogDeterminants
 from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.models.padding_places import PaddingPlaces
 from trainguard.observe.loop.watch.models.padding_probe import PaddingProbe
@@ -221,6 +222,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PickedClasses,
     ReshapedAxes,
     PositionTables,
+    LogDeterminants,
     PictureLayouts,
     Meters,
     RankedTables,

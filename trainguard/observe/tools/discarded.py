@@ -69,8 +69,8 @@ def find_discarded(
     it has, as far as they are known. module: what `self` is, in a forward, whose other variables
     are taken for tensors.
     """
-    names = _with_self(code, names, module)
-    for statement in _statements(code):
+    names = add_self(code, names, module)
+    for statement in read_statements(code):
         if _sets_in_copy(statement):
             yield ast.unparse(statement).partition("\n")[0], statement.lineno, True
             continue
@@ -102,17 +102,17 @@ def find_unread(
     With the statement and its line: `h = self.norm(x)`, where h is never read after it. names,
     module: as of find_discarded.
     """
-    names = _with_self(code, names, module)
-    for statement in _statements(code):
+    names = add_self(code, names, module)
+    for statement in read_statements(code):
         if not isinstance(statement, ast.Assign):
             continue
-        named = (_find(node, names) for node in _names_in(statement.value))
+        named = (find_object(node, names) for node in _names_in(statement.value))
         learned = [each for each in named if isinstance(each, nn.Module | nn.Parameter)]
         for each in learned if learned and _is_unread(code, statement) else ():
             yield ast.unparse(statement).partition("\n")[0], statement.lineno, each
 
 
-def _with_self(
+def add_self(
     code: CodeType, names: Mapping[str, Any], module: nn.Module | None
 ) -> Mapping[str, Any]:
     """Return variables, and for a forward its module, and a tensor for each that is not known."""
@@ -186,7 +186,7 @@ def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
     target = call.func
     if not isinstance(target, ast.Attribute):
         return False
-    owner = _find(target.value, names)
+    owner = find_object(target.value, names)
     if isinstance(owner, ModuleType):
         return owner in _LIBRARIES and target.attr in _FUNCTIONS
     if isinstance(owner, nn.Module):
@@ -203,19 +203,19 @@ def _adds(node: ast.expr, names: Mapping[str, Any]) -> bool:
         parts = [node.left, node.right]
     else:
         return False
-    owned = [_find(part, names) for part in parts]
+    owned = [find_object(part, names) for part in parts]
     return any(isinstance(one, torch.Tensor | np.ndarray | nn.Module) for one in owned) or any(
         _adds(part, names) for part in parts
     )
 
 
-def _find(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def find_object(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """Return what a name, or an attribute of one, is, and None where a look could do something."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if not isinstance(node, ast.Attribute):
         return None
-    owner = _find(node.value, names)
+    owner = find_object(node.value, names)
     if isinstance(owner, torch.Tensor):
         return owner if node.attr in ("data", "grad") else None
     if isinstance(owner, nn.Module):
@@ -253,25 +253,30 @@ def _base(target: ast.expr) -> str:
 
 
 @lru_cache(maxsize=256)
-def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
-    """Return the statements of a function that may compute something for nothing."""
-    tree = parse_file(code.co_filename)
-    if tree is None:
-        return ()
+def read_statements(code: CodeType) -> tuple[ast.stmt, ...]:
+    """Return the calls, assignments and loops of a function; nothing where it has no file."""
     if code.co_name == "<module>":
-        body: list[ast.stmt] = tree.body
+        tree = parse_file(code.co_filename)
+        body: list[ast.stmt] = [] if tree is None else tree.body
     else:
-        first = code.co_firstlineno
-        found = (each for each in ast.walk(tree) if _is_function(each, code.co_name, first))
-        body = next((each.body for each in found if isinstance(each, ast.FunctionDef)), [])
+        body = getattr(find_function(code), "body", [])
     return tuple(_statements_in(body))
 
 
-def _is_function(node: ast.AST, name: str, first: int) -> bool:
+def find_function(code: CodeType) -> ast.FunctionDef | None:
+    """Return a function as it is written; None where that cannot be read."""
+    tree = parse_file(code.co_filename)
+    nodes = ast.walk(tree) if tree is not None else ()
+    made = (each for each in nodes if isinstance(each, ast.FunctionDef))
+    return next((each for each in made if _makes(each, code.co_name, code.co_firstlineno)), None)
+
+
+def _makes(node: ast.FunctionDef, name: str, first: int) -> bool:
     """Say whether a node is the function that begins at a line, its decorators counted."""
-    if not isinstance(node, ast.FunctionDef) or node.name != name:
-        return False
-    return first in {node.lineno, *(each.lineno for each in node.decorator_list)}
+    return node.name == name and first in {
+        node.lineno,
+        *(each.lineno for each in node.decorator_list),
+    }
 
 
 def _statements_in(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -13,6 +13,7 @@ from trainguard.events.probe import Probe
         ("bootstrapped_targets_are_constants", "live target", "values"),
         ("old_probabilities_are_kept", "ratio", ""),
         ("running_sums_follow_an_order", "running sum", ""),
+        ("running_sums_follow_an_order", "early risk", "times"),
     ],
 )
 @pytest.mark.parametrize(

@@ -31,3 +31,22 @@ def test_what_is_said(judged) -> None:
     assert halves[0].summary == "a likelihood in `train` is largest for another variance"
     assert halves[0].measured == "0.5 times the square of the errors"
     assert none[0].summary == "a likelihood in `train` has no largest value"
+
+
+@pytest.mark.parametrize(
+    ("label", "summary"),
+    [
+        ("sign", "the loss of `train` rises with the log-determinant of its flow"),
+        ("value", "what a flow of `train` calls a log-determinant is another number"),
+    ],
+)
+def test_log_determinants(label, summary, judged) -> None:
+    """In three looks or more."""
+    probes = [
+        Probe(probe="log determinant", measured=looks, reference=looks, label=label)
+        for looks in (2, 3)
+    ]
+    assert judged("log_determinants_count", probes[:1]) == []
+    (finding,) = judged("log_determinants_count", probes[1:])
+    assert finding.summary == summary
+    assert finding.measured.startswith("3 looks in which")

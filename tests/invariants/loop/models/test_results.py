@@ -56,3 +56,18 @@ def test_what_nothing_reads_must_be_without_gradients(received, more, expected, 
     norm = Parameter(name="Net.norm.weight", **{"received": received, "moved": False, **more})
     other = Parameter(name="Net.norms.weight", received=9)
     assert ranks("results_are_kept", [norm, other, probe]) == expected
+
+
+def test_states_in_the_other_order_are_named(judged) -> None:
+    """With the statement that hands them back."""
+    probe = Probe(probe="swapped states", measured=1.0, label="c, h = self.cell(x, (h, c))")
+    (finding,) = judged("states_keep_their_places", [probe])
+    assert finding.at == "`c, h = self.cell(x, (h, c))`"
+    assert finding.measured == "2 states: (c, h), as the layer returned them"
+
+
+@pytest.mark.parametrize(("looks", "expected"), [(3, ["broken"]), (2, [])])
+def test_a_sum_of_one_tensor_must_be_seen_again(looks, expected, ranks) -> None:
+    """One may be of a layer that is tried out."""
+    probe = Probe(probe="doubled", measured=float(looks), label="net.first")
+    assert ranks("sums_are_of_two", [probe]) == expected

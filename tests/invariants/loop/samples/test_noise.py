@@ -38,3 +38,11 @@ def test_noise_with_a_mean(mean, spread, starts, expected, ranks, steps) -> None
     drawn = Probe(probe="noise mean", measured=mean, reference=spread, step=9, label="noise")
     start = starts * [Probe(probe="normal start", measured=1.0, reference=1.0)]
     assert ranks("noise_has_no_mean", [*steps(20), drawn, *start]) == expected
+
+
+def test_times_of_others_are_named(judged) -> None:
+    """By what the model calls them."""
+    probe = Probe(probe="noise times", measured=-0.01, reference=512.0, label="t")
+    (finding,) = judged("times_tell_the_noise", [probe])
+    assert finding.at == "`t`, beside a * data + b * noise"
+    assert finding.measured == "0.01 of correlation with the noise (b), over 512 rows"

@@ -8,7 +8,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -307,7 +307,13 @@ def loss_weights_are_held(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("running sum", "no loss had a running sum over samples"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("running sum", "no loss had a running sum over samples"),
+        has_probe("early risk", "-"),
+    ),
+)
 def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss with a running sum over the samples of a batch is given them in an order.
@@ -315,9 +321,10 @@ def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: losses that compare the scores of a batch, as a module returned them, with the logarithm
         of running sums of their exponentials, as Cox's partial likelihood does: whether any
         variable with a number for each sample rises or falls in their order; in all of 3 looks or
-        more none does.
-    Allows: scores that are put in an order on their way to the sum; samples that an order or places
-        in a variable put in one; batches of which no such number is known.
+        more none does. And whether a variable that is called a time rises in the order in which
+        they are summed up, the one in which the scores were put on their way included.
+    Allows: samples that an order or places in a variable put in one; batches of which no such
+        number is known; sums over times that fall, as over a rising order that is turned round.
     Misses: an order of something else; sums over several scores of a sample.
     Why: the sum stands for all who are still at risk: over samples as they happen to come, it
         stands for nobody, and who lives longer is hardly learned.
@@ -334,6 +341,16 @@ def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
                 "samples in the order of their times",
                 why="sort each batch by time, the longest first, before this loss:"
                 " order = time.argsort(descending=True), for scores, times and events",
+                event=probe,
+            )
+        elif probe.probe == "early risk" and _LEAST <= probe.measured == probe.reference:
+            yield Finding(
+                f"a loss of `{trace.subject}` sums up those whose time is over",
+                f"the logarithm of a running sum of scores, in the order of `{probe.label}`",
+                portion(probe.measured, probe.reference, "losses") + " sum from the shortest time",
+                integer(0, "losses") + ": who has a longer time is still at risk",
+                why="sort with descending=True, or turn the scores round before the sum and the sum"
+                " after it: torch.logcumsumexp(scores.flip(0), 0).flip(0)",
                 event=probe,
             )
 

@@ -88,3 +88,43 @@ def quantiles_are_on_their_side(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop", evidence=has_probe("log determinant", "no module returned a log-determinant"))
+def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A flow returns the logarithm of its determinant, and a loss falls as that rises.
+
+    Judges: modules that map rows (N, K), K of 64 or less, to as many numbers, and return a number
+        for each row beside them: whether its differences between rows are those of log |det J|, by
+        the derivatives of 8 rows of a copy in evaluation mode, in all of 3 looks or more at steps
+        1, 2, 4 to 64. Where the code calls it a determinant, it has to be that; where it is, with
+        either sign, the gradients of the loss have to pull for a larger log |det J|.
+    Allows: constants, as of scaled data; means over the K numbers; what is the same for all rows,
+        as of linear maps; gradients that pull rows apart; numbers of other names.
+    Misses: flows that return one thing, or three; methods that are called in place of the module;
+        accelerators.
+    Why: with the other sign, or with a layer that is left out, a density does not add up to one:
+        the loss falls for ever as the flow contracts, and what is drawn of it is nothing like data.
+    Source: Dinh et al. 2017 (arXiv 1605.08803), equation 2: log p(x) = log p(z) + log |det dz/dx|.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "log determinant" or probe.measured < _LEAST:
+            continue
+        turned = probe.label == "sign"
+        yield Finding(
+            f"the loss of `{trace.subject}` rises with the log-determinant of its flow"
+            if turned
+            else f"what a flow of `{trace.subject}` calls a log-determinant is another number",
+            "log |det J| by the derivatives of 8 rows",
+            integer(probe.measured, "looks")
+            + (
+                " in which the loss rises with it" if turned else " in which its differences differ"
+            ),
+            integer(0, "looks"),
+            why="subtract it: loss = -(log_prob(z) + log_det).mean() where it is that of x to z"
+            if turned
+            else "add up what each layer returns (log_det = log_det + part), over all columns that"
+            " the layer scales",
+            event=probe,
+        )

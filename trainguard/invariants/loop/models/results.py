@@ -68,6 +68,66 @@ def _is_unreached(trace: Trace[Event], name: str) -> bool:
     return bool(learning) and not any(p.received or p.moved for p in own)
 
 
+@invariant(
+    "loop", evidence=has_probe("swapped states", "no LSTM was given a pair of states by name")
+)
+def states_keep_their_places(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An LSTM is given back its states in the order in which it returned them.
+
+    Judges: the code of the modules that learn, and of the functions that make steps: calls of
+        nn.LSTM and nn.LSTMCell with a pair of variables, of which the first is what such layers of
+        the function return as their cell state, and the second what they return as their output.
+    Allows: variables that hold either at different places of a function; pairs that a statement
+        such as `h, c = c, h` exchanges; layers of one's own.
+    Misses: states in one variable, or of another function; code without a file.
+    Why: both have one shape, so that nothing fails: the gates then read the cell, which has no
+        bounds, and the memory is what tanh and a gate have left of it.
+    Source: the documentation of torch.nn.LSTMCell ("Inputs: input, (h_0, c_0)", "Outputs: (h_1,
+        c_1)").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "swapped states":
+            yield Finding(
+                f"an LSTM of `{trace.subject}` is given its two states in the other order",
+                f"`{probe.label}`",
+                integer(2, "states") + ": (c, h), as the layer returned them",
+                integer(2, "states") + ": (h, c), what it returns first comes first",
+                why="write `h, c = self.cell(x, (h, c))`: the output first, then the cell state",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("doubled", "no loss was handed to backward"))
+def sums_are_of_two(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a module adds to something is something else.
+
+    Judges: what the losses of steps 1, 2, 4, 8, 16 and 32 are made of: sums of several numbers
+        whose two sides are one and the same tensor, in 3 (limit) looks or more.
+    Allows: a tensor that is multiplied by two, or added to a part or another view of itself; sums
+        of single numbers, as of losses.
+    Misses: copies, as `x + x.clone()`; what is joined to itself.
+    Why: a shortcut keeps what came in. Where its variable was set too late, or the result stands on
+        both sides, nothing fails: the layer is a plain one, twice as large, and what came in is
+        gone.
+    Source: He et al. 2016 (arXiv 1512.03385), equation 1: y = F(x) + x.
+    """
+    fewest = trace.limit("sums_are_of_two", float(_LEAST))
+    for probe in events(trace, Probe):
+        if probe.probe == "doubled" and probe.measured >= fewest:
+            yield Finding(
+                f"`{trace.subject}` adds a tensor to itself",
+                f"what {probe.label or 'a layer'} has made",
+                integer(2, "sides") + f" are one tensor, at {probe.measured:g} looks",
+                integer(2, "sides") + " that differ, as y = F(x) + x",
+                why="keep what comes in before it is changed (`shortcut = x`), and add that; where"
+                " it is meant, 2 * x says so",
+                event=probe,
+                source=probe.source,
+            )
+
+
 @invariant("loop", evidence=has_probe("dropped", "no loss held an output against its target"))
 def dropout_spares_the_output(trace: Trace[Event]) -> Iterator[Finding]:
     """

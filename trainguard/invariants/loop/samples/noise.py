@@ -28,6 +28,7 @@ _KEPT = {
 }
 _ROWS = 500  # of random times: of a tenth of all there are fewer than 20 once in 10^7 trainings
 _LITTLE = 0.7  # as a deviation: beside it the data are as large, and samples begin without any
+_RELATED = 0.2  # of ranks: as the watcher has it
 _SPREAD_OF_RAND, _NEAR_RAND = 0.5 / sqrt(3), 0.01  # of 27,778 numbers: five deviations
 _MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
 
@@ -197,3 +198,33 @@ def noisiest_inputs_are_noise(trace: Trace[Event]) -> Iterator[Finding]:
             rank=Rank.BROKEN if single else Rank.NOTE,
             event=probe,
         )
+
+
+@invariant("loop", evidence=has_probe("noise times", "no model was told times beside mixtures"))
+def times_tell_the_noise(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The time that a diffusion model is told goes with the noise in what it is given beside it.
+
+    Judges: distances whose target is noise, its data or a sum of both, where what is given to a
+        module, or what the functions that run call by a name, is a * data + b * noise with
+        a * a + b * b = 1: the correlation of the ranks of b and of the input that the module calls
+        a time (t, time, timestep, sigma, level), over 512 rows: whether it is below 0.2.
+    Allows: times that run either way, or by any law that rises or falls; one time for a batch;
+        models that are told none.
+    Misses: times that are joined to what is given, or told in another function's variables; other
+        laws, as of flows (a + b = 1); accelerators.
+    Why: a time that is drawn twice, or permuted, tells the model nothing: it learns the mean over
+        all times, and samples come out blurred.
+    Source: Ho et al. 2020, algorithm 1: one t for the mixture and for the model.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "noise times":
+            yield Finding(
+                f"the times that `{trace.subject}` is told have nothing to do with the noise",
+                f"`{probe.label}`, beside a * data + b * noise",
+                number(abs(probe.measured), "of correlation with the noise (b)")
+                + f", over {integer(probe.reference, 'rows')}",
+                number(_RELATED, "and more: both rise and fall together"),
+                why="mix with the very times that the model is told: draw t once, and hand it on",
+                event=probe,
+            )

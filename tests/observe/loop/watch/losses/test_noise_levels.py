@@ -139,3 +139,69 @@ def test_which_part_is_the_noise() -> None:
     """By its name, or as the only one that is normal."""
     assert np.allclose(mixed("z", A, B), B)
     assert np.allclose(mixed("z", A, B, "noise"), A)
+
+
+class Timed(nn.Module):
+    """Tells noise by a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(7, 6)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """Return the noise (N, 6)."""
+        return self.net(torch.cat([x, t.reshape(len(x), 1).float() / 60], 1))
+
+
+class Labelled(Timed):
+    """Tells noise by a label."""
+
+    def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        """Return the noise (N, 6)."""
+        return super().forward(x, label)
+
+
+def timed(tell: Callable, kind: type = Timed, steps: int = 12) -> list[tuple[str, bool, float]]:
+    """Train with times that are told in some way; return what is said of them."""
+    torch.manual_seed(0)
+    net = kind()
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for _ in range(steps):
+            x, times = torch.rand(64, 6), torch.randint(0, 60, (64,))
+            noise, shares = torch.randn_like(x), PRODUCTS[times][:, None]
+            optimizer.zero_grad()
+            told = net(shares.sqrt() * x + (1 - shares).sqrt() * noise, tell(times))
+            F.mse_loss(told, noise).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "noise times"]
+    return [(probe.label, abs(probe.measured) < 0.2, probe.reference) for probe in probes]
+
+
+def test_times_of_others() -> None:
+    """They are drawn once more, or permuted."""
+    assert timed(lambda times: torch.randint(0, 60, times.shape)) == [("t", True, 512)]
+    assert timed(lambda times: times[torch.randperm(64)][:, None]) == [("t", True, 512)]
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda times: times,
+        lambda times: 59 - times,
+        lambda times: (times + torch.randint(-9, 10, times.shape)).clamp(0, 59),
+        lambda times: torch.full_like(times, 7),
+        lambda times: times[torch.randperm(64)] // 16,
+    ],
+    ids=["same", "turned", "near", "one", "few"],
+)
+def test_times_that_go_with_the_noise(tell: Callable) -> None:
+    """Either way; what is a constant, or has a few values, tells no times."""
+    assert timed(tell) == []
+
+
+def test_what_is_no_time() -> None:
+    """A label has nothing to do with the noise, nor have a few rows."""
+    assert timed(lambda times: torch.randint(0, 60, times.shape), Labelled) == []
+    assert timed(lambda times: torch.randint(0, 60, times.shape), steps=7) == []

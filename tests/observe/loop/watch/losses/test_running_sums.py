@@ -69,3 +69,81 @@ def test_samples_in_an_order_are_left_alone(order: str) -> None:
 def test_scores_that_are_put_in_an_order_are_left_alone() -> None:
     """On their way to the sum."""
     assert looks("none", loss=sorted_inside) == []
+
+
+def directions(loss: Callable, order: str = "none") -> list[tuple[str, float, float]]:
+    """Make four steps with a loss of risks and times; return what is told of their direction."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    all_times = torch.rand(64)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            rows = torch.randperm(64)[:24]
+            if order != "none":
+                rows = rows[all_times[rows].argsort(descending=order == "falling")]
+            value = loss(model(torch.randn(24, 3))[:, 0], all_times[rows])
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "early risk"]
+    return [(probe.label, probe.measured, probe.reference) for probe in found]
+
+
+def rising(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up from the shortest time."""
+    risk = risk[times.argsort()]
+    return -(risk - risk.logcumsumexp(0)).mean()
+
+
+def falling(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up from the longest time."""
+    return rising(risk, -times)
+
+
+def turned(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up from the longest time, of what is sorted from the shortest."""
+    risk = risk[times.argsort()]
+    return -(risk - (risk.flip(0).exp().cumsum(0) + 1e-8).log().flip(0)).mean()
+
+
+def turned_once(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up from the shortest time, of what is sorted from the longest."""
+    risk = risk.index_select(0, times.argsort(descending=True))
+    return -(risk - risk.flip(0).logcumsumexp(0).flip(0)).mean()
+
+
+def unsorted(risk: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Sum up as samples come."""
+    return -(risk - risk.logcumsumexp(0)).mean()
+
+
+def chosen(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up some of the samples."""
+    risk = risk[times.argsort()[:12]]
+    return -(risk - risk.logcumsumexp(0)).mean()
+
+
+def of_others(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up what no module has made."""
+    risk = (risk * times)[times.argsort()].tanh()
+    return -(risk - risk.logcumsumexp(0)).mean()
+
+
+@pytest.mark.parametrize("loss", [rising, turned_once])
+def test_sums_from_the_shortest_time(loss: Callable) -> None:
+    """However the scores were put in their order."""
+    assert directions(loss) == [("all_times", 3, 3)]
+
+
+def test_sums_over_a_batch_that_is_sorted() -> None:
+    """By the times that it has, in its own order."""
+    assert directions(unsorted, "rising") == [("all_times", 3, 3)]
+    assert directions(unsorted, "falling") == []
+
+
+@pytest.mark.parametrize("loss", [falling, turned, unsorted, chosen, of_others])
+def test_other_sums_are_left_alone(loss: Callable) -> None:
+    """Those from the longest time, and those whose samples are not known."""
+    assert directions(loss) == []

@@ -90,3 +90,54 @@ def test_what_is_kept_is_live(lose: Penalty, label: str) -> None:
 def test_zeros_say_nothing(lose: Penalty) -> None:
     """What is zero may well be meant to be; and one distance of a kind is enough that is not."""
     assert found(copy.deepcopy, lose) == []
+
+
+class Block(nn.Module):
+    """Does something to what comes in."""
+
+    def __init__(self, join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.inner, self.join = nn.Linear(4, 4), join
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return as many numbers."""
+        return self.join(x, self.inner(x))
+
+
+def doubled(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> list[tuple[str, float]]:
+    """Train blocks that join what comes in and what they make; return what is told."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Block(join), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            (loss + loss).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "doubled"]
+    return [(probe.label, probe.measured) for probe in probes]
+
+
+def test_sums_of_one_tensor() -> None:
+    """The layer that made it is named; two that are made alike are two."""
+    assert doubled(lambda _, made: made + made) == [("Sequential.1.inner", 4)]
+    assert doubled(lambda _, made: made.relu() + made.relu()) == []
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda x, made: x + made,
+        lambda x, made: 2 * made + x,
+        lambda x, made: torch.add(made, made, alpha=0.5) + x,
+        lambda x, made: made + made.clone() + x,
+        lambda x, made: made + made.flip(1),
+        lambda x, made: made + 1 + x,
+    ],
+    ids=["shortcut", "twice", "share", "copy", "turned", "number"],
+)
+def test_sums_of_two_are_left_alone(join: Callable) -> None:
+    """So is a loss that is added to itself, a single number."""
+    assert doubled(join) == []

@@ -12,6 +12,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import DISTANCES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.losses.noise_times import NoiseTimes
 from trainguard.observe.loop.watch.losses.noisy_mixtures import (
     NamedTable,
     NoisyMixture,
@@ -35,6 +36,7 @@ _TABLES = 7  # that may be a part of a mixture
 _SMALLEST, _LARGEST = 16, 2**22  # elements of a table
 _SHORTEST, _LONGEST = 8, 8192  # entries of a schedule
 _NOISY = 0.7  # as a deviation: where a tenth of the rows has as much there is nothing to find
+_UNRELATED = 0.2  # a correlation: of independent numbers, that of 512 rows is within 4.5 deviations
 _OFTEN = 0.9  # of the rows
 _SURE = 2  # looks in which the schedule is known
 _FRAMES = 4  # of the user's code, beside which a schedule may stand
@@ -50,15 +52,19 @@ class NoiseLevels(Watcher):
     Of mixtures a * data + b * noise with a * a + b * b = 1, where b differs from row to row.
     measured: the largest b, reference: of so many rows. label: "one step" where b * b is the
     variance that a schedule has for a single step; measured is what 9 of 10 rows have at most.
+
+    And "noise times": how b goes with the time that the model is told of each row, as a correlation
+    of their ranks, over so many rows. label: what the model calls the time.
     """
 
-    makes = ("Probe:noise levels",)
+    makes = ("Probe:noise levels", "Probe:noise times")
     relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._open: list[NamedTable] = []
         self._schedule: _Schedule | None = None
+        self._times = NoiseTimes()
         self._levels: list[float] = []
         self._looks = self._vain = self._passes = self._single = self._mixed = 0
         self._over, self._source = False, ""
@@ -72,10 +78,12 @@ class NoiseLevels(Watcher):
     ) -> None:
         """Keep what a function names beside its pass: it may return before its loss is known."""
         self._passes += 1
-        if self._over or not forward.gradients or (self._passes > _PASSES and not self._looks):
+        if self._is_done or not forward.gradients or (self._passes > _PASSES and not self._looks):
             return
         made = next((t for t in tensors_in(output) if t.requires_grad and t.dim() > 1), None)
-        self._open = list(_find_tables(made.shape)) if made is not None else []
+        self._open = list(_find_tables(made.shape, inputs)) if made is not None else []
+        if self._open:
+            self._times.open(module, inputs)
         if self._looks and self._single < _SURE:
             self._schedule = _find_schedule()
 
@@ -85,7 +93,7 @@ class NoiseLevels(Watcher):
         """Look for mixtures of which the target is made, too."""
         opened, schedule = self._open, self._schedule
         self._forget()
-        if self._over or tally.function not in DISTANCES or not value.requires_grad:
+        if self._is_done or tally.function not in DISTANCES or not value.requires_grad:
             return
         if not isinstance(target, torch.Tensor) or target.requires_grad or not _is_table(target):
             return
@@ -94,10 +102,18 @@ class NoiseLevels(Watcher):
         tables = tables if len(tables) > 2 else list(_find_tables(target.shape))
         found = list(find_mixtures(tables, wanted)) if len(tables) > 2 else []
         if found:
-            self._take(max(found, key=lambda mixture: mixture.often(_OFTEN)), schedule)
+            most = max(found, key=lambda mixture: mixture.often(_OFTEN))
+            self._times.take(most.levels)
+            if not self._over:
+                self._take(most, schedule)
             self._source = self._source or tally.source
         self._vain += not found
         self._over |= self._vain >= _VAIN or self._looks >= _LOOKS or len(self._levels) >= _ENOUGH
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether nothing more is to be known."""
+        return self._over and not self._times.is_open
 
     def _take(self, mixture: NoisyMixture, schedule: "_Schedule | None") -> None:
         """Add what a mixture has of noise, and whether that is the schedule of single steps."""
@@ -120,12 +136,18 @@ class NoiseLevels(Watcher):
         """Return how noisy the noisiest were."""
         if not self._levels:
             return
+        told = self._times.correlate()
+        if told is not None:
+            self.looked.add("noise times")
+            if abs(told[0]) < _UNRELATED:
+                rest = {"label": self._times.name, "source": self._source}
+                yield make_probe("noise times", told[0], told[1], **rest)
         self.looked.add("noise levels")
         single = self._single >= _SURE
         most = float(np.quantile(self._levels, _OFTEN if single else 1.0))
         if most < _NOISY and not self._mixed:
-            told = {"label": "one step" if single else "", "source": self._source}
-            yield make_probe("noise levels", most, len(self._levels), **told)
+            rest = {"label": "one step" if single else "", "source": self._source}
+            yield make_probe("noise levels", most, len(self._levels), **rest)
 
 
 def _is_table(tensor: torch.Tensor) -> bool:
@@ -135,10 +157,11 @@ def _is_table(tensor: torch.Tensor) -> bool:
     return real and tensor.dim() > 1 and _SMALLEST <= tensor.numel() <= _LARGEST
 
 
-def _find_tables(shape: torch.Size) -> Iterator[NamedTable]:
-    """Yield what the user's running functions call by a name, of a shape, each once."""
+def _find_tables(shape: torch.Size, inputs: tuple[Any, ...] = ()) -> Iterator[NamedTable]:
+    """Yield what the user's running functions call by a name, and inputs, of a shape, each once."""
     seen = set[int]()
-    for _, name, tensor in named_tensors() if not is_transforming() else ():
+    named = [(name, each) for _, name, each in named_tensors()] if not is_transforming() else []
+    for name, tensor in [*named, *(("", each) for each in tensors_in(inputs) if named)]:
         fits = tensor.shape == shape and len(seen) < _TABLES and _is_table(tensor)
         if fits and not tensor.requires_grad and start_of(tensor) not in seen:
             seen.add(start_of(tensor))

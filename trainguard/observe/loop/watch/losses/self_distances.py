@@ -1,4 +1,4 @@
-"""Watches distances in a loss whose two sides are one and the same."""
+"""Watches distances and sums below a loss whose two sides are one and the same."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from trainguard.observe.tools.user_line import caller
 
 _STEPS = {1, 2, 4, 8, 16, 32}  # that are looked at: at the first, a copy may be what it is of
 _MOST_NODES = 5000
+_NEAR = 64  # operations from a sum to the layer that is named
 _LARGEST = 1 << 20  # elements of a side
 _OF_BOTH = {"HuberLossBackward", "MseLossBackward", "SmoothL1LossBackward"}
 _SIZES = {"AbsBackward", "LinalgVectorNormBackward", "NormBackward", "PowBackward"}
@@ -34,14 +35,17 @@ class SelfDistances(Watcher):
 
     Of parameters to what does not learn, of what a loss function is given, and of differences of
     which both sides are one tensor in the graph. measured: looks, of reference; label: which.
+
+    And "doubled": a tensor of several numbers that is added to itself. label: what has made it.
     """
 
-    makes = ("Probe:self distance",)
+    makes = ("Probe:self distance", "Probe:doubled")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._kinds: dict[str, _Kind] = {}
         self._source = ""
+        self._doubled: dict[str, int] = {}  # looks, by what was added to itself
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -49,7 +53,11 @@ class SelfDistances(Watcher):
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         found: dict[str, list[bool]] = {}
+        doubled = set[str]()
+        self.looked.add("doubled")
         for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
+            if _is_doubled(node):
+                doubled.add(self._name_maker(node))
             for label, is_zero in _read(node):
                 found.setdefault(label, []).append(is_zero)
         for label, zeros in found.items():
@@ -57,7 +65,9 @@ class SelfDistances(Watcher):
             kind = self._kinds.setdefault(label, _Kind())
             kind.looks += 1
             kind.zero += all(zeros)
-        self._source = self._source or (caller() if found else "")
+        for name in doubled:
+            self._doubled[name] = self._doubled.get(name, 0) + 1
+        self._source = self._source or (caller() if found or doubled else "")
 
     def finish(self) -> Iterable[Event]:
         """Return the kinds of which all were zero in each look."""
@@ -65,6 +75,26 @@ class SelfDistances(Watcher):
             if kind.zero == kind.looks:
                 rest = {"label": label, "source": self._source}
                 yield make_probe("self distance", kind.zero, kind.looks, **rest)
+        for name, looks in self._doubled.items():
+            yield make_probe("doubled", looks, label=name, source=self._source)
+
+    def _name_maker(self, node: Node) -> str:
+        """Return what made a tensor that is added to itself: a layer, or else an operation."""
+        made = node.next_functions[0][0]
+        for below in autograd_graph.below(made, _NEAR):
+            if (parameter := getattr(below, "variable", None)) is not None:
+                return str(self.recorder.names.parameter(parameter)).rpartition(".")[0]
+        return autograd_graph.name_of(made)
+
+
+def _is_doubled(node: Node) -> bool:
+    """Say whether a node adds a tensor of several numbers to itself."""
+    sides = node.next_functions
+    if kind_of(node) != "AddBackward" or len(sides) != 2 or sides[0] != sides[1]:
+        return False
+    if sides[0][0] is None or saved(node, "alpha") not in (None, 1):
+        return False
+    return torch.Size(autograd_graph.shape_made(node)).numel() > 1
 
 
 def _read(node: Node) -> Iterator[tuple[str, bool]]:

@@ -10,6 +10,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.discarded import find_discarded, find_unread
+from trainguard.observe.tools.state_roles import find_states
 from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
 
 _PASSES = 64  # that learn, whose modules are looked at
@@ -25,10 +26,12 @@ class DiscardedResults(Watcher):
     label: the statement; measured: 1; reference: 1 where nothing but a mistake may be meant.
 
     And the Probe events "unread layer": a layer or a parameter, the first line of the label, of
-    which a statement, the other line, makes something that nothing reads.
+    which a statement, the other line, makes something that nothing reads. And the Probe events
+    "swapped states": statements that give an LSTM what it returned as its states the other way
+    round.
     """
 
-    makes = ("Probe:discarded", "Probe:unread layer")
+    makes = ("Probe:discarded", "Probe:unread layer", "Probe:swapped states")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -36,6 +39,7 @@ class DiscardedResults(Watcher):
         self._seen: set[type[nn.Module]] = set()
         self._found: dict[str, tuple[str, bool]] = {}  # a statement and if it is certain, by line
         self._unread: dict[str, tuple[str, str]] = {}  # a statement and its line, by the layer
+        self._swapped: dict[str, str] = {}  # a statement, by its line
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -72,6 +76,8 @@ class DiscardedResults(Watcher):
         unread = [each for each in self._unread.items() if each[1][1] not in told]
         for name, (statement, source) in unread[:_MOST]:
             yield make_probe("unread layer", 1, 0, label=f"{name}\n{statement}", source=source)
+        for source, statement in list(self._swapped.items())[:_MOST]:
+            yield make_probe("swapped states", 1, label=statement, source=source)
 
     def _take_maker(self, part: nn.Module) -> None:
         """Read the code that made a module: `self.layer == weight_norm(self.layer)`."""
@@ -89,3 +95,7 @@ class DiscardedResults(Watcher):
             known = self.recorder.names
             name = known.module(held) if isinstance(held, nn.Module) else known.parameter(held)
             self._unread.setdefault(name, (statement, f"{code.co_filename}:{line}"))
+        for statement, line, is_swapped in find_states(code, names, module):
+            self.looked.add("swapped states")
+            if is_swapped:
+                self._swapped.setdefault(f"{code.co_filename}:{line}", statement)
