@@ -153,6 +153,11 @@ class Probe(Event):
         those whose times are known), "noise times" (a correlation of noise with the time, the
         label, that a model is told, over how many rows), "log determinant" (looks at which what a
         flow returns is none, label "value", or is not to grow, label "sign", of all looks),
+        "zero factors" (products of two narrow matrices that are both zero, for how many steps),
+        "loaded rate" (a rate that was loaded into an optimizer, and that which it was made with;
+        step: how many it has made so; label: that with which a schedule of the state had begun, if
+        it is another), "mixture axis" (steps in which logarithms of weights are normalised along
+        another axis than they are summed, of those with such weights; the label has both),
         "covered" (targets that are the label's token, which is shown in their places and in no
         others, of all that count; step: how many calls),
         "normal start" (evaluations whose input is as normal noise is, of those looked at),

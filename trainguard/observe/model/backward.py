@@ -102,7 +102,7 @@ def observe(network: ModelCase) -> Iterator[Pass]:
             _pass(ledger, module, index)
     if twins is not None:
         yield from twins.find_identical(module)
-        for label, places in find_repeats(unwrap(module)):
+        for label, places, _ in find_repeats(unwrap(module)):
             yield network.make_event("repeated", place=label, count=places)
     _search(ledger, module)
     yield from activity.events(network)

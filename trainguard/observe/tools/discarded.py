@@ -17,19 +17,14 @@ from trainguard.observe.tools.user_line import asks_for_variables
 
 # Of tensors and arrays: what they return is new, and they stay as they are.
 _METHODS = {
-    "clamp",
-    "contiguous",
-    "log_softmax",
-    "masked_fill",
-    "permute",
-    "relu",
-    "sigmoid",
-    "softmax",
-    "squeeze",
-    "tanh",
-    "unsqueeze",
+    *("abs", "chunk", "clamp", "clip", "contiguous", "cumsum", "div", "exp", "expand", "flatten"),
+    *("flip", "float", "gather", "index_select", "log", "log_softmax", "masked_fill", "matmul"),
+    *("mul", "neg", "permute", "pow", "relu", "repeat", "reshape", "roll", "sigmoid", "softmax"),
+    *("sqrt", "squeeze", "sub", "swapaxes", "tanh", "transpose", "tril", "triu", "unsqueeze"),
+    *("view", "where"),
 }
-_FUNCTIONS = _METHODS | {"dropout", "gelu", "layer_norm", "leaky_relu", "normalize", "pad"}
+_FUNCTIONS = _METHODS | {"cat", "dropout", "gelu", "layer_norm", "leaky_relu", "normalize", "pad"}
+_FUNCTIONS |= {"stack"}
 _LIBRARIES = (torch, functional)
 _IN_PLACE = {"inplace", "out"}
 # Layers that change nothing but their result; batch normalisation takes statistics down.

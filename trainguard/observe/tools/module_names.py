@@ -167,16 +167,16 @@ def unwrap(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
-def find_repeats(root: nn.Module, name: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the names of a layer that a list holds several times, and how often it does."""
+def find_repeats(root: nn.Module, name: str = "") -> Iterator[tuple[str, int, nn.Module]]:
+    """Yield the names of a layer that a list holds several times, how often it does, and it."""
     for path, module in root.named_modules():
         if not isinstance(module, nn.ModuleList | nn.Sequential):
             continue
-        places: dict[int, list[str]] = {}
+        places: dict[nn.Module, list[str]] = {}
         for key, layer in module._modules.items():  # noqa: SLF001 the public iterators skip doubles
             if layer is not None and next(layer.parameters(), None) is not None:
-                places.setdefault(id(layer), []).append(".".join(filter(None, (name, path, key))))
-        for names in places.values():
+                places.setdefault(layer, []).append(".".join(filter(None, (name, path, key))))
+        for layer, names in places.items():
             if len(names) > 1:
                 more = " ..." if len(names) > 2 else ""
-                yield f"{names[0]} is {names[1]}{more}", len(names)
+                yield f"{names[0]} is {names[1]}{more}", len(names), layer

@@ -50,3 +50,10 @@ def test_log_determinants(label, summary, judged) -> None:
     (finding,) = judged("log_determinants_count", probes[1:])
     assert finding.summary == summary
     assert finding.measured.startswith("3 looks in which")
+
+
+@pytest.mark.parametrize(("looks", "of", "expected"), [(3, 3, ["broken"]), (3, 4, []), (2, 2, [])])
+def test_weights_of_a_mixture(looks, of, expected, ranks) -> None:
+    """All looks must show it, three or more."""
+    probe = Probe(probe="mixture axis", measured=looks, reference=of, label="-2 and -1")
+    assert ranks("mixture_weights_sum_to_one", [probe]) == expected

@@ -121,7 +121,7 @@ def test_the_rerun_is_a_probe_of_its_own() -> None:
 
 
 def test_one_layer_at_several_places_is_a_note(judged, steps) -> None:
-    """Weights may be shared on purpose."""
+    """Weights may be shared on purpose; what a list makes that is multiplied may not."""
     label = "Net.layers.0 is Net.layers.5"
     (finding,) = judged("layers_are_distinct", [Probe(probe="shared", measured=6, label=label)])
     assert finding.summary == "a model of `train` holds one layer at several places of a list"
@@ -131,6 +131,8 @@ def test_one_layer_at_several_places_is_a_note(judged, steps) -> None:
         "1 place",
         Rank.NOTE,
     )
+    made = Probe(probe="shared", measured=6, reference=1, label=label)
+    assert [each.rank for each in judged("layers_are_distinct", [made])] == [Rank.BROKEN]
     alone = [Probe(probe="shared", measured=value) for value in (1, nan)]
     for run in ([], steps(1), alone):
         assert judged("layers_are_distinct", run) == []

@@ -239,3 +239,10 @@ def test_layers_replaced_once_the_optimizer_has_learned(judged, steps) -> None:
     for others in ([], [Probe(label="Probe.weight", **row)]):
         (finding,) = judged(HOLDS, [*run, *others])
         assert finding.rank is Rank.NOTE
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(8, ["broken"]), (7, [])])
+def test_products_of_two_zeros(steps, expected, ranks) -> None:
+    """In eight steps or more: before that a stage of warming up may go on."""
+    probe = Probe(probe="zero factors", measured=2.0, reference=float(steps), label="net.down")
+    assert ranks("low_rank_products_can_learn", [probe]) == expected

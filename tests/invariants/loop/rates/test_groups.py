@@ -94,3 +94,21 @@ def test_a_rate_that_nothing_reads_is_named(judged) -> None:
     assert finding.summary == "a rate of `train` is set where nothing reads it"
     assert (finding.at, finding.measured) == ("`Adam.lr`", "0.001")
     assert finding.allowed == "0.01, the rate in force"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "steps", "begun", "expected"),
+    [
+        (1e-4, 8, "0.3", ["broken"]),
+        (0.2, 8, "0.3", ["broken"]),
+        (5e-3, 8, "0.3", []),
+        (1e-4, 7, "0.3", []),
+        (1e-4, 8, "", []),
+        (0.0, 8, "0.3", ["broken"]),
+    ],
+    ids=["small", "large", "near", "few", "the same schedule", "zero"],
+)
+def test_rates_that_were_loaded(loaded, steps, begun, expected, ranks) -> None:
+    """Ten times away from that of the argument, in eight steps, and of another training."""
+    probe = Probe(probe="loaded rate", measured=loaded, reference=0.02, step=steps, label=begun)
+    assert ranks("given_rates_outlast_loading", [probe]) == expected

@@ -128,3 +128,29 @@ def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
             " the layer scales",
             event=probe,
         )
+
+
+@invariant("loop", evidence=has_probe("mixture axis", "no logsumexp of weights was learned"))
+def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The weights of a mixture sum to one along the axis along which its parts are summed.
+
+    Judges: `logsumexp(log_softmax(w) + log_prob)` in the graph of a loss, at steps 0, 1, 2, 4 and
+        8: whether the two run along one axis, in 3 looks or more that all say so.
+    Allows: sums over several axes; weights whose axes are moved in between.
+    Misses: weights that are multiplied; mixtures of torch.distributions, which get this right.
+    Why: a softmax over the batch, or over time, makes the samples compete for each part, and a
+        mixture of any weight: its likelihood is none.
+    Source: ctallec/world-models issue 10 (log_softmax along the axis of the batch).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "mixture axis" and _LEAST <= probe.measured == probe.reference:
+            own, _, used = probe.label.partition(" and ")
+            yield Finding(
+                f"weights of a mixture of `{trace.subject}` sum to one along another axis",
+                "log_softmax of weights below logsumexp",
+                integer(int(own or 0)) + " is the axis of the weights",
+                integer(int(used or 0)) + ", the axis that logsumexp sums over",
+                why=f"normalise them along the axis of the parts: log_softmax(weights, dim={used})",
+                event=probe,
+            )

@@ -316,7 +316,8 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The layers of a list are layers of their own.
 
-    Judges: modules that stand at several places of a list. What is found is a note.
+    Judges: modules that stand at several places of a list. Broken where the user's code makes such
+        a layer inside of a list that it multiplies, as in `[nn.Linear(8, 8)] * 6`; else a note.
     Allows: sharing outside of lists, such as tied embeddings.
     Misses: layers that share their weights and not themselves.
     Why: [layer] * 6 is six times the same layer: a sixth of the parameters, under another name.
@@ -324,11 +325,12 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for probe in _of(trace, "shared"):
         if probe.measured > 1:
-            yield note(
+            yield Finding(
                 f"a model of `{trace.subject}` holds one layer at several places of a list",
                 probe.label,
                 integer(probe.measured, "places"),
                 Measure("1 place", 1, "places"),
+                rank=Rank.BROKEN if probe.reference else Rank.NOTE,
                 why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
                 event=probe,
             )

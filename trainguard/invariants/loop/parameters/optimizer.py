@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import PARAMETERS, has_probe
+from trainguard.invariants.loop.evidence import PARAMETERS, either, has_probe
 from trainguard.invariants.loop.wording import and_more, courses, events, line_of_steps, percent
 
 _STEPS = 8  # of a training: before that a stage of warming up may go on
@@ -256,14 +256,21 @@ def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) 
     return percent(share) + " of the elements that get gradients"
 
 
-@invariant("loop", evidence=has_probe("zero factor", "no product of narrow matrices was seen"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("zero factor", "no product of narrow matrices was seen"),
+        has_probe("zero factors", "-"),
+    ),
+)
 def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A product of two narrow matrices, one of which is zero, can become something.
 
     Judges: pairs of matrices of one module, or of its parts, whose product is wider than what is
         between them, as adapters of low rank have: whether in each of them one is zero, and both
-        are frozen, from the beginning of the last training to its end, 8 steps or more.
+        are frozen, from the beginning of the last training to its end, 8 steps or more. And whether
+        both are zero, though an optimizer holds one, from its beginning to its end.
     Allows: pairs of which one learns; frozen ones beside others that learn.
     Misses: products of convolutions; trainings before the last one; pairs that no optimizer holds,
         though they are not frozen, which optimizer_holds_every_trainable_parameter finds.
@@ -273,7 +280,17 @@ def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
         first); huggingface/peft, mark_only_lora_as_trainable in microsoft/LoRA.
     """
     for probe in events(trace, Probe):
-        if probe.probe == "zero factor" and probe.reference >= _STEPS:
+        if probe.probe == "zero factors" and probe.reference >= _STEPS:
+            yield Finding(
+                f"both factors of products in `{trace.subject}` are zero, and stay so",
+                probe.label,
+                integer(probe.measured, "products") + " of two narrow matrices that are zero",
+                integer(0, "products"),
+                why="the gradient of each is a product with the other: draw one of them at random,"
+                " as nn.init.kaiming_uniform_ does",
+                event=probe,
+            )
+        elif probe.probe == "zero factor" and probe.reference >= _STEPS:
             yield Finding(
                 f"the adapters of `{trace.subject}` are zero, and frozen",
                 probe.label,

@@ -173,7 +173,8 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: each load_state_dict of a module whose parameters all come from its own memory, where
         steps or other loads came since `state_dict()` returned it, or last returned any, where each
-        tensor was detached where it is. A note where none did. Two and more states that one line
+        tensor was detached where it is. A note where none did, unless one line takes the state of a
+        module and loads it into the same. Two and more states that one line
         took of a module, between steps, and that share its memory: where they are loaded one after
         another, or the module's own numbers are loaded as if they were the mean of them (within
         1e-5 of each number). A note where it may be a mere copy.
@@ -185,7 +186,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     Source: WenjieDu/PyPOTS issue 667; pytorch/tutorials pull request 188.
     """
     probes = [probe for probe in events(trace, Probe) if probe.probe == "restored"]
-    for probe in sorted(probes, key=lambda probe: -probe.measured)[:1]:
+    for probe in sorted(probes, key=lambda probe: -probe.measured - probe.reference)[:1]:
         yield Finding(
             f"a state that `{trace.subject}` loads is the model itself",
             "loaded at " + at_step(probe.step) + f", {probe.label}",
@@ -193,8 +194,10 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
             "a copy of what it was" if probe.measured else "something else",
             why="state_dict() returns the live tensors: keep copy.deepcopy(model.state_dict())"
             if probe.measured
+            else "load the state of the other module: target.load_state_dict(online.state_dict())"
+            if probe.reference
             else "perhaps nothing of another state was put into it before it was loaded",
-            rank=Rank.BROKEN if probe.measured else Rank.NOTE,
+            rank=Rank.BROKEN if probe.measured or probe.reference else Rank.NOTE,
             event=probe,
         )
     shared = [probe for probe in events(trace, Probe) if probe.probe == "one memory"]

@@ -17,6 +17,8 @@ from trainguard.invariants.wording import number
 _FEWEST = 20  # steps, of which none is made with the rates that the groups were made with
 _MOVES = 10  # rates of the first group: a formula, and no choice that is made once or twice
 _ROUNDING = 1e-6
+_STEPS = 8  # with a rate that was loaded
+_FAR = 10.0  # times: a schedule that has run its course
 _CONVERGES = 1.0  # beta1 ** 2 / beta2 ** 0.5, from Theorem 4.1 of the paper on Adam
 
 
@@ -153,5 +155,38 @@ def rates_are_set_where_they_are_read(trace: Trace[Event]) -> Iterator[Finding]:
                 Measure(f"{probe.reference:g}, the rate in force", probe.reference),
                 why='a rate is set in each group: `for group in optimizer.param_groups: group["lr"]'
                 " = rate`, or by a scheduler",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("loaded rate", "no state was loaded into an optimizer"))
+def given_rates_outlast_loading(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The rate that an optimizer is made with is not lost to a state that is loaded into it.
+
+    Judges: optimizers that are made with one rate and loaded with a state of another, before their
+        first step, where no scheduler drives them: whether they make 8 steps or more, and no other,
+        with a rate that is ten times (limit) smaller or larger than the one that they were made
+        with. The state has to tell that a schedule of its own began with yet another rate.
+    Allows: runs that go on, whose optimizers are made with the rate that the schedule began with;
+        rates that are set after the load; schedulers, whatever they do.
+    Misses: states of trainings without a schedule; other settings, such as weight decay.
+    Why: load_state_dict brings the groups with all their settings: what a first training has ended
+        with, 1e-6 perhaps, is the rate of the second one, and the argument counts for nothing.
+    Source: facebookresearch/ParlAI issue 3116; pytorch/examples issue 816.
+    """
+    factor = trace.limit("given_rates_outlast_loading", _FAR)
+    for probe in events(trace, Probe):
+        if probe.probe != "loaded rate" or not probe.label or probe.step < _STEPS:
+            continue
+        small, large = sorted((probe.measured, probe.reference))
+        if large >= factor * small:
+            yield Finding(
+                f"an optimizer of `{trace.subject}` steps with the rate of a training before",
+                integer(probe.step, "steps") + f", no scheduler; that one began with {probe.label}",
+                number(probe.measured) + ", as its state was loaded",
+                Measure(f"{probe.reference:g}, which it was made with", probe.reference),
+                why="set it after optimizer.load_state_dict(...): `for group in"
+                ' optimizer.param_groups: group["lr"] = rate`',
                 event=probe,
             )

@@ -1,5 +1,7 @@
 """Attention by hand: along which axis its weights sum to one, and along which they are used."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -42,3 +44,32 @@ def test_attention_is_followed_through_views(heads, first) -> None:
     found = attend(-2, heads, first=first)
     assert [probe.label for probe in found] == [f"softmax over axis 2 of (N,{heads},6,6)"]
     assert "test_attention_axes.py:" in found[0].source
+
+
+def mix(own: int, used: int | tuple[int, ...], change: Callable) -> list[tuple[str, float, float]]:
+    """Learn a mixture whose weights are normalised along one axis; return what is told."""
+    layer = nn.Linear(8, 10)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            densities, weights = layer(torch.randn(4, 6, 8)).chunk(2, dim=-1)
+            known = change(weights.log_softmax(own))
+            optimizer.zero_grad()
+            (-(known - densities.square()).logsumexp(used).mean()).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [p for p in recorder.trace if isinstance(p, Probe) and p.probe == "mixture axis"]
+    return [(probe.label, probe.measured, probe.reference) for probe in found]
+
+
+def test_weights_of_a_mixture_along_another_axis() -> None:
+    """However the axes are counted."""
+    assert mix(-2, -1, torch.clone) == [("-2 and -1", 3, 3)]
+    assert mix(0, 2, torch.clone) == [("-3 and -1", 3, 3)]
+    assert mix(-1, -1, torch.clone) == mix(2, -1, torch.clone) == []
+
+
+def test_weights_that_are_moved() -> None:
+    """Nothing is said where something lies between, or several axes are summed."""
+    assert mix(1, -1, lambda known: known.exp()) == []
+    assert mix(1, (1, 2), torch.clone) == []

@@ -97,3 +97,39 @@ def test_what_is_made_of_parameters_and_never_read_is_told() -> None:
         "Unread.norm\nnormed = self.norm(x)",
         "Unread.scale\nscaled = x * self.scale",
     ]
+
+
+class Turned(nn.Module):
+    """Forgets what a method of its own makes, which another one calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 2)
+
+    def turn(self, x):
+        """Return the same."""
+        torch.flip(x, dims=[1])
+        return x
+
+    def unused(self, x):
+        """Return the same, for nobody."""
+        torch.roll(x, 1)
+        return x
+
+    def score(self, x):
+        """Return scores."""
+        return self.last(self.turn(x))
+
+
+def test_methods_that_are_called_are_read() -> None:
+    """By those that are called in the place of the module, and no others."""
+    model = Turned()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model.score(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"]
+    assert found == ["torch.flip(x, dims=[1])"]

@@ -226,3 +226,28 @@ def test_a_state_whose_tensors_are_detached_is_still_the_model(copies: bool) -> 
         model.load_state_dict(state)
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "restored"]
     assert [probe.measured for probe in found] == ([] if copies else [1.0])
+
+
+def loads(line: int) -> list[tuple[float, float]]:
+    """Load a state in one of some ways, at once; return what is told."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+    with Recorder("x") as recorder:
+        if line == 0:
+            second.load_state_dict(second.state_dict())
+        elif line == 1:
+            second.load_state_dict(second.state_dict(), strict=True)
+        elif line == 2:
+            own = second.state_dict()
+            second.load_state_dict(own)
+        else:
+            second.load_state_dict(first.state_dict())
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "restored"]
+    return [(probe.measured, probe.reference) for probe in found]
+
+
+def test_a_state_that_is_loaded_into_its_own_module() -> None:
+    """By one statement: what is kept in between may be edited."""
+    assert loads(0) == loads(1) == [(0, 1)]
+    assert loads(2) == [(0, 0)]
+    assert loads(3) == []

@@ -59,3 +59,15 @@ def test_layers_of_their_own_are_not() -> None:
 def test_probes_can_be_switched_off() -> None:
     """Without probes nothing is told."""
     assert probes(Stack([nn.Linear(4, 4)] * 3), probe=False) == []
+
+
+class Wide(nn.Linear):
+    """A layer that this file makes inside of a list that it multiplies."""
+
+
+def test_a_layer_made_in_a_list_that_is_multiplied() -> None:
+    """It cannot be shared on purpose; what has a name may be."""
+    norm = nn.LayerNorm(4)
+    (made,) = probes(Stack([Wide(4, 4)] * 3))
+    (named,) = probes(nn.Sequential(*[norm] * 2))
+    assert (made.reference, named.reference) == (1, 0)

@@ -42,3 +42,44 @@ def test_a_schedule_that_begins_anew_is_told(first: int) -> None:
 def test_a_schedule_that_goes_on_is_left_alone() -> None:
     """Its own state was loaded, too."""
     assert go_on(restored=True) == []
+
+
+def go_on_with(
+    rate: float, after: float | None = None, *, begun: float | None = 0.3, schedule: bool = False
+) -> list[tuple[float, float, int, str]]:
+    """Load a state that has ended at 1e-4 into an optimizer of some rate; return what is told."""
+    model = nn.Linear(3, 1)
+    with Recorder("x") as recorder:
+        first = torch.optim.Adam(model.parameters(), lr=begun or 1e-4)
+        if begun is not None:
+            LambdaLR(first, lambda _: 1.0)
+            first.param_groups[0]["lr"] = 1e-4
+        model(torch.randn(8, 3)).square().mean().backward()
+        first.step()
+        second = torch.optim.Adam(model.parameters(), lr=rate)
+        second.load_state_dict(first.state_dict())
+        if after is not None:
+            second.param_groups[0]["lr"] = after
+        scheduler = LambdaLR(second, lambda _: 1.0) if schedule else None
+        for _ in range(10):
+            second.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            second.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    assert (scheduler is not None) == schedule
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "loaded rate"]
+    return [(probe.measured, probe.reference, probe.step, probe.label) for probe in found]
+
+
+def test_a_rate_that_a_state_has_replaced() -> None:
+    """It is told with that which a schedule of the state began with, if that is another one."""
+    assert go_on_with(0.02) == [(1e-4, 0.02, 10, "0.3")]
+    assert go_on_with(0.3) == [(1e-4, 0.3, 10, "")]
+    assert go_on_with(0.02, begun=None) == [(1e-4, 0.02, 10, "")]
+
+
+def test_rates_that_are_set_after_the_load() -> None:
+    """By hand, by a scheduler, or by nobody, where both are one."""
+    assert go_on_with(0.02, after=0.01) == []
+    assert go_on_with(0.02, schedule=True) == []
+    assert go_on_with(1e-4) == []

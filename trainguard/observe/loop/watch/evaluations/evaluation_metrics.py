@@ -30,6 +30,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.arrays import array_of
+from trainguard.observe.tools.local_values import is_transforming
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frames
 
@@ -161,7 +162,7 @@ class EvaluationMetrics(Watcher):
 
     def _add(self, own: _Evaluation, scores: Any, target: Any) -> None:
         """Add a batch to an evaluation."""
-        if not _fit(scores, target):
+        if is_transforming() or not _fit(scores, target):
             return
         own.numbers += scores.numel()
         if own.numbers > _LARGEST:

@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.models.attention_scales import (
     ScaledScores,
     find_scores,
 )
+from trainguard.observe.loop.watch.models.mixture_axes import find_mixture_axes
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
@@ -56,6 +57,9 @@ class AttentionAxes(Watcher):
     And "attention scale": steps with scores that are multiplied by the root of the width of a head,
     of those with scores whose factor is known; label: the width. "attention scale, perhaps" where
     that root is a whole number, and the user's modules speak of no root.
+
+    And "mixture axis": steps with a logsumexp over another axis than the one along which the
+    logarithms of weights below it were normalised; label: both, as counted from the last one.
     """
 
     makes = (
@@ -63,6 +67,7 @@ class AttentionAxes(Watcher):
         "Probe:attention axis, perhaps",
         "Probe:attention scale",
         "Probe:attention scale, perhaps",
+        "Probe:mixture axis",
     )
 
     def __init__(self, recorder: Any) -> None:
@@ -70,6 +75,8 @@ class AttentionAxes(Watcher):
         self._found: dict[str, tuple[_Use, int]] = {}
         self._steps = self._scaled = self._multiplied = 0
         self._width, self._sure, self._line = 0, True, ""
+        self._mixtures = self._crossed = 0
+        self._axes = self._mixed = ""  # of a mixture, and the line that goes backward
 
     def install(self, patches: Patches) -> None:
         """Leave the line of a softmax at its node."""
@@ -85,6 +92,7 @@ class AttentionAxes(Watcher):
             return
         with suppress(RuntimeError):  # what was changed since cannot be read
             self._see_scales(list(find_scores(nodes)))
+        self._see_mixtures(list(find_mixture_axes(nodes)))
         uses = []
         with suppress(RuntimeError):
             uses = [use for node in nodes if kind_of(node) == "BmmBackward" for use in _uses(node)]
@@ -94,6 +102,14 @@ class AttentionAxes(Watcher):
         for use in {use.label: use for use in uses if not use.right}.values():
             known, times = self._found.get(use.label, (use, 0))
             self._found[use.label] = known, times + 1
+
+    def _see_mixtures(self, axes: list[tuple[int, int]]) -> None:
+        """Count a step with mixtures whose weights are summed along another axis than their own."""
+        crossed = next((each for each in axes if each[0] != each[1]), None)
+        self._mixtures += bool(axes)
+        self._crossed += crossed is not None
+        if crossed is not None and not self._axes:
+            self._axes, self._mixed = f"{crossed[0]} and {crossed[1]}", caller()
 
     def _see_scales(self, scores: list[ScaledScores]) -> None:
         """Count a step in which scores are multiplied that should have been divided."""
@@ -110,6 +126,10 @@ class AttentionAxes(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         self.looked |= {"attention scale"} if self._scaled else set()
+        self.looked |= {"mixture axis"} if self._mixtures else set()
+        if self._crossed:
+            told = {"label": self._axes, "source": self._mixed}
+            yield make_probe("mixture axis", self._crossed, self._mixtures, **told)
         if self._multiplied:
             name = "attention scale" if self._sure else "attention scale, perhaps"
             told = {"label": str(self._width), "source": self._line}

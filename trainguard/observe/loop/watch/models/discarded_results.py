@@ -1,7 +1,8 @@
 """Watches for lines of a training that compute something, and keep nothing of it."""
 
 from collections.abc import Iterable
-from types import FunctionType
+from inspect import getattr_static
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -37,6 +38,7 @@ class DiscardedResults(Watcher):
         super().__init__(recorder)
         self._passes = 0
         self._seen: set[type[nn.Module]] = set()
+        self._methods: set[CodeType] = set()  # that were read
         self._found: dict[str, tuple[str, bool]] = {}  # a statement and if it is certain, by line
         self._unread: dict[str, tuple[str, str]] = {}  # a statement and its line, by the layer
         self._swapped: dict[str, str] = {}  # a statement, by its line
@@ -56,12 +58,16 @@ class DiscardedResults(Watcher):
             if foreign(code.co_filename):
                 self._take(code, getattr(type(part).forward, "__globals__", {}), part)
                 self._take_maker(part)
+                self._take_methods(part, code.co_names)
 
     def before_step(self, window: Window) -> Columns:
         """Read the code of the functions that make a step, and of those that they call."""
         if self.recorder.steps in _STEPS:
             for frame in user_frames(_FRAMES):
-                self._take(frame.f_code, {**frame.f_globals, **variables_of(frame)})
+                variables = variables_of(frame)
+                self._take(frame.f_code, {**frame.f_globals, **variables})
+                for part in [each for each in variables.values() if isinstance(each, nn.Module)]:
+                    self._take_methods(part, frame.f_code.co_names)
                 for name in frame.f_code.co_names:
                     called = frame.f_globals.get(name)
                     if isinstance(called, FunctionType) and foreign(called.__code__.co_filename):
@@ -85,6 +91,19 @@ class DiscardedResults(Watcher):
         if code is not None and foreign(code.co_filename) and code.co_argcount:
             known = getattr(type(part).__init__, "__globals__", {})
             self._take(code, {**known, code.co_varnames[0]: part})
+
+    def _take_methods(self, part: nn.Module, names: Iterable[str]) -> None:
+        """Read the code of the methods of a module that other code names, and that these name."""
+        waiting = list(names)
+        while waiting:
+            method = getattr_static(type(part), waiting.pop(), None)
+            code = method.__code__ if isinstance(method, FunctionType) else None
+            if code is None or code in self._methods or not foreign(code.co_filename):
+                continue
+            self._methods.add(code)
+            if code.co_argcount and code.co_name != "forward":
+                self._take(code, {**method.__globals__, code.co_varnames[0]: part})
+                waiting += code.co_names
 
     def _take(self, code: Any, names: dict[str, Any], module: nn.Module | None = None) -> None:
         """Take down what a function computes for nothing."""

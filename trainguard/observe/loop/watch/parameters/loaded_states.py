@@ -17,6 +17,7 @@ from trainguard.observe.tools.discarded import name_unread
 from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
 from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller, user_frames
+from trainguard.observe.tools.written_calls import loads_own_state
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
 _MOST = 64  # findings of a run
@@ -62,8 +63,9 @@ class LoadedStates(Watcher):
 
     The first are of loads that found none of the names, the second of loads that left out what the
     module has under a longer or shorter name, the third of loads of tensors that are the module's
-    own: `measured` is 1 where they had moved since their state was taken. The fourth are of loads
-    of one of many states that share their memory, or of what is made of them. "kept" tells
+    own: `measured` is 1 where they had moved since their state was taken, `reference` where a line
+    takes the state of a module and loads it into the same. The fourth are of loads of one of many
+    states that share their memory, or of what is made of them. "kept" tells
     of each line that took states after which steps, and which was loaded (`measured`), when; "left"
     after which steps, of lines whose last state nothing was loaded after: `measured` is 1 where no
     line ever reads the variable that it is in.
@@ -262,9 +264,11 @@ class LoadedStates(Watcher):
         if not moved and _version(_tensors(state).values()) != taken.version + len(given):
             return
         name = self.recorder.names.module(module)
+        itself = not moved and any(map(loads_own_state, user_frames(1)))
         probe = Probe(
             probe="restored",
             measured=float(moved),
+            reference=float(itself),
             step=self.recorder.steps,
             label=f"{name}, state of step {taken.step}",
             source=taken.source,

@@ -21,6 +21,7 @@ from trainguard.observe.tools.user_line import caller
 _ADVANCED = 2  # advances in the file, at least: a schedule that has hardly begun loses nothing
 _NEAR = 2  # times as far from the rate of the state as from its own beginning: it is a new one
 _SMALL = 0.05  # of the rate: what decays slowly is not told from what begins anew
+_MOST = 16  # optimizers that are loaded
 _PLANS = ("initial_lr", "max_lr", "min_lr")
 _COUNTERS = {
     "last_epoch",
@@ -63,15 +64,37 @@ class _Overtaken:
     stepped: bool = False
 
 
+@dataclass(slots=True)
+class _ReplacedRate:
+    """
+    A rate that was loaded into an optimizer, in the place of that which it was made with.
+
+    begun: the rate that a schedule began with in the state, where that is another one.
+    """
+
+    optimizer: "weakref.ref[Optimizer]"
+    own: float
+    loaded: float
+    begun: str
+    source: str
+    steps: int = 0
+    stays: bool = True
+
+
 class ResumedSchedules(Watcher):
     """
     The Probe event "resumed": a schedule that begins anew beside an optimizer that goes on.
 
     The Probe event "resumed rate": the first rate of such a schedule, where no state of one is
     known: as far from the rate that was loaded as its own beginning is.
+
+    The Probe event "loaded rate": a rate that was loaded into an optimizer that was made with
+    another, and that no schedule drives. measured: it, and reference: that of the optimizer as it
+    was made; step: how many steps it has made with it; label: that which a schedule of the state
+    had begun with, where it is another one.
     """
 
-    makes = ("Probe:resumed", "Probe:resumed rate")
+    makes = ("Probe:resumed", "Probe:resumed rate", "Probe:loaded rate")
     relies_on = ("Rates",)
 
     def __init__(self, recorder: Any) -> None:
@@ -79,6 +102,7 @@ class ResumedSchedules(Watcher):
         self._read: list[_ReadSchedule] = []
         self._found: list[Probe] = []
         self._overtaken: list[_Overtaken] = []
+        self._replaced: list[_ReplacedRate] = []
 
     def install(self, patches: Patches) -> None:
         """Listen to files that are read, and to optimizers that are loaded."""
@@ -96,6 +120,9 @@ class ResumedSchedules(Watcher):
                     own = any(ref() is optimizer for ref in one.optimizers)
                     if optimizer is not None and own and one.step == self.recorder.steps:
                         self._compare(one, optimizer)
+        for replaced in self._replaced if window.optimizer is not None else ():
+            with suppress(Exception):
+                self._see_rate(replaced, window)
         if self._overtaken and window.optimizer is not None:
             optimizer = window.optimizer()
             with suppress(Exception):
@@ -108,7 +135,26 @@ class ResumedSchedules(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        return self._found
+        yield from self._found
+        for one in self._replaced:
+            if one.stays:
+                yield Probe(
+                    probe="loaded rate",
+                    measured=one.loaded,
+                    reference=one.own,
+                    step=one.steps,
+                    label=one.begun,
+                    source=one.source,
+                )
+
+    def _see_rate(self, one: "_ReplacedRate", window: Window) -> None:
+        """See whether a rate that was loaded is still that of an optimizer without a schedule."""
+        optimizer = one.optimizer()
+        steps = window.optimizer() if window.optimizer is not None else None
+        if optimizer is not None and steps is optimizer:
+            one.steps += 1
+            rate = float(optimizer.param_groups[0]["lr"])
+            one.stays &= rate == one.loaded and not self._rates.schedulers(optimizer)
 
     def _compare(self, read: _ReadSchedule, optimizer: Optimizer) -> None:
         """Tell of the schedule that is configured as the one in the file, and begins anew."""
@@ -175,12 +221,26 @@ class ResumedSchedules(Watcher):
         def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             """Load the state."""
             own = [_plan(group) for group in optimizer.param_groups]
+            rate = optimizer.param_groups[0]["lr"]
             result = restore(optimizer, *args, **kwargs)
             if self.recorder.patches.active:
                 self._note_optimizer(optimizer, own)
+                self._note_rate(optimizer, rate)
             return result
 
         return wrapper
+
+    @shielded
+    def _note_rate(self, optimizer: Optimizer, own: Any) -> None:
+        """Take down that an optimizer was given another rate; own: that which it was made with."""
+        group, new = optimizer.param_groups[0], not self.recorder.window_of(optimizer).index
+        loaded, given = float(group["lr"]), float(own)
+        self.looked.add("loaded rate")
+        if new and optimizer.state and loaded != given and len(self._replaced) < _MOST:
+            begun = group.get("initial_lr")
+            told = f"{float(begun):g}" if begun is not None and float(begun) != given else ""
+            place = weakref.ref(optimizer), given, loaded, told, caller()
+            self._replaced.append(_ReplacedRate(*place))
 
     @shielded
     def _note_optimizer(self, optimizer: Optimizer, own: list[dict[str, Any]]) -> None:

@@ -1,0 +1,60 @@
+"""Finds calls in the user's code that mean something else than they do, as they are written."""
+
+import ast
+from collections.abc import Iterable
+from functools import lru_cache
+from types import FrameType
+from typing import TypeGuard
+
+from torch import nn
+
+from trainguard.observe.tools.discarded import name_called, parse_file
+from trainguard.observe.tools.user_line import foreign
+
+
+def loads_own_state(frame: FrameType) -> bool:
+    """Say whether a line loads into something the state of the same: `a.load(a.state_dict())`."""
+    tree = parse_file(frame.f_code.co_filename)
+    calls = [each for each in (ast.walk(tree) if tree is not None else ()) if _is_load(each)]
+    here = [each for each in calls if each.lineno <= frame.f_lineno <= (each.end_lineno or 0)]
+    return any(_owner(each) == _owner(each.args[0]) != "" for each in here if each.args)
+
+
+def repeats_one_layer(root: nn.Module, layer: nn.Module, files: Iterable[str]) -> bool:
+    """
+    Say whether one layer was made where a list of several is written: `[Block(width)] * depth`.
+
+    In the files of the classes of a module and in others. What is made outside of the list, as in
+    `[block] * depth`, may be shared on purpose.
+    """
+    codes = (getattr(type(part).__init__, "__code__", None) for part in root.modules())
+    named = {code.co_filename for code in codes if code is not None}
+    own = {file for file in (*named, *files) if foreign(file)}
+    return any(type(layer).__name__ in _find_repeated(file) for file in own)
+
+
+@lru_cache(maxsize=64)
+def _find_repeated(file: str) -> frozenset[str]:
+    """Return the names of what a file calls once in a list that it multiplies."""
+    tree = parse_file(file)
+    products = [
+        side
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        for side in (node.left, node.right)
+    ]
+    lists = [each.elts for each in products if isinstance(each, ast.List) and len(each.elts) == 1]
+    return frozenset(name_called(each[0]) for each in lists if isinstance(each[0], ast.Call))
+
+
+def _is_load(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Say whether a node is a call that loads a state."""
+    return isinstance(node, ast.Call) and name_called(node) == "load_state_dict"
+
+
+def _owner(call: ast.expr) -> str:
+    """Return whose state a call loads, or takes; nothing where it does neither."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return ""
+    states = call.func.attr in ("load_state_dict", "state_dict")
+    return ast.unparse(call.func.value) if states else ""
