@@ -15,16 +15,18 @@ from torch.nn import functional
 from trainguard.observe.tools.stores import reads_ever, stores_unread
 from trainguard.observe.tools.user_line import asks_for_variables
 
-# Of tensors and arrays: what they return is new, and they stay as they are.
+# Of tensors and arrays: what they return is new, and they stay as they are. What a variable of a
+# forward is called by may be something else: loggers have a log, too.
 _METHODS = {
-    *("abs", "chunk", "clamp", "clip", "contiguous", "cumsum", "div", "exp", "expand", "flatten"),
-    *("flip", "float", "gather", "index_select", "log", "log_softmax", "masked_fill", "matmul"),
-    *("mul", "neg", "permute", "pow", "relu", "repeat", "reshape", "roll", "sigmoid", "softmax"),
-    *("sqrt", "squeeze", "sub", "swapaxes", "tanh", "transpose", "tril", "triu", "unsqueeze"),
-    *("view", "where"),
+    *("abs", "clamp", "clip", "contiguous", "cumsum", "expand", "flatten", "flip", "float"),
+    *("index_select", "log_softmax", "masked_fill", "matmul", "mul", "neg", "permute", "pow"),
+    *("relu", "reshape", "roll", "sigmoid", "softmax", "sqrt", "squeeze", "swapaxes", "tanh"),
+    *("transpose", "tril", "triu", "unsqueeze"),
 }
-_FUNCTIONS = _METHODS | {"cat", "dropout", "gelu", "layer_norm", "leaky_relu", "normalize", "pad"}
-_FUNCTIONS |= {"stack"}
+_FUNCTIONS = _METHODS | {
+    *("cat", "chunk", "div", "dropout", "exp", "gather", "gelu", "layer_norm", "leaky_relu"),
+    *("log", "normalize", "pad", "stack", "sub", "where"),
+}
 _LIBRARIES = (torch, functional)
 _IN_PLACE = {"inplace", "out"}
 # Layers that change nothing but their result; batch normalisation takes statistics down.

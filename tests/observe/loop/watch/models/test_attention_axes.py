@@ -69,6 +69,21 @@ def test_weights_of_a_mixture_along_another_axis() -> None:
     assert mix(-1, -1, torch.clone) == mix(2, -1, torch.clone) == []
 
 
+def test_chains_of_states_are_left_alone() -> None:
+    """Steps from state to state are normalised over the next one, and summed over the last."""
+    table, start = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.randn(5))
+    optimizer = torch.optim.SGD([table, start], lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            known = start.log_softmax(0)
+            for _ in range(4):
+                known = (known[:, None] + table.log_softmax(1)).logsumexp(0)
+            optimizer.zero_grad()
+            (-known[2]).backward()
+            optimizer.step()
+    assert [p for p in recorder.trace if isinstance(p, Probe) and p.probe == "mixture axis"] == []
+
+
 def test_weights_that_are_moved() -> None:
     """Nothing is said where something lies between, or several axes are summed."""
     assert mix(1, -1, lambda known: known.exp()) == []

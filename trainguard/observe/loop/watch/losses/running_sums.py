@@ -25,7 +25,6 @@ _TIMES = {
     "durations",
     "months",
     "survival",
-    "t",
     "time",
     "times",
     "years",

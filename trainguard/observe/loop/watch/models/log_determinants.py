@@ -30,7 +30,7 @@ _LEAST = 3  # looks that are held against each other
 _FEWEST = 4  # rows, of which less than three tell nothing but a factor
 _APART = 0.05  # of the logarithms, between rows: of what is constant nothing can be told
 _MISFIT = 0.02  # of that: a derivative in float32 is exact to a thousandth
-_CALLED = {"det", "determinant", "jac", "jacobian", "ld", "ldj", "logdet", "sldj"}
+_CALLED = {"determinant", "jac", "jacobian", "ldj", "logdet", "sldj"}  # det may be a detection
 
 
 class LogDeterminants(Watcher):
@@ -195,7 +195,7 @@ def _is_called_so(module: nn.Module) -> bool:
     pairs = [value.elts[1] for value in values if isinstance(value, ast.Tuple) and value.elts[1:]]
     names = [node for pair in pairs for node in ast.walk(pair)]
     said = (getattr(node, "id", getattr(node, "attr", "")) for node in names)
-    return any(words_in(name) & _CALLED for name in said)
+    return any(words & _CALLED or words >= {"log", "det"} for words in map(words_in, said))
 
 
 def _find_targets(frame: FrameType) -> Iterator[ast.expr]:

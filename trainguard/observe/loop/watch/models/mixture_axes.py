@@ -14,7 +14,8 @@ def find_mixture_axes(nodes: Iterable[Node]) -> Iterator[tuple[int, int]]:
     Yield the axes along which logarithms of weights are normalised, and along which they are used.
 
     As counted from the last one, of `logsumexp(log_softmax(w) + log_prob)`, where nothing that
-    moves an axis is in between.
+    moves an axis is in between, and both are equally large: what goes on from state to state, as in
+    hidden Markov models, is summed over the states before, and normalised over those after.
     """
     for node in nodes:
         if kind_of(node) != "LogsumexpBackward":
@@ -23,12 +24,13 @@ def find_mixture_axes(nodes: Iterable[Node]) -> Iterator[tuple[int, int]]:
         added = _before(node.next_functions[0][0])
         if added is None:
             continue
-        rank = len(autograd_graph.shape_made(added))
+        shape = autograd_graph.shape_made(added)
+        rank = len(shape)
         sides = autograd_graph.live_inputs(added) if kind_of(added) in _SUMS else []
         weights = [each for each in map(_before, sides) if each is not None and len(used) == 1]
-        for side in weights if rank else ():
-            alike = len(autograd_graph.shape_made(side)) == rank
-            if kind_of(side) == "LogSoftmaxBackward" and alike:
+        alike = all(autograd_graph.shape_made(side) == shape for side in sides)
+        for side in weights if rank and alike else ():
+            if kind_of(side) == "LogSoftmaxBackward":
                 own = signed(autograd_graph.saved(side, "dim"))
                 yield own % rank - rank, used[0] % rank - rank
 
