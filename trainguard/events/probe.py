@@ -153,6 +153,9 @@ class Probe(Event):
         those whose times are known), "noise times" (a correlation of noise with the time, the
         label, that a model is told, over how many rows), "log determinant" (looks at which what a
         flow returns is none, label "value", or is not to grow, label "sign", of all looks),
+        "batch choice" (the least share of the samples for which another alternative is better than
+        the one of the whole batch, the label says of what: "order" or "part"; reference: looks;
+        step: 1 if a loader or places drew the samples),
         "covered" (targets that are the label's token, which is shown in their places and in no
         others, of all that count; step: how many calls),
         "normal start" (evaluations whose input is as normal noise is, of those looked at),
