@@ -128,6 +128,7 @@ def for_each(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         lambda out, y: F.mse_loss(out, y, reduction="none").mean((0, 2)).min(),
         lambda out, y: torch.stack([F.mse_loss(out[:, k], y[:, k]) for k in (0, 1)]).min(),
         lambda out, y: torch.minimum(F.mse_loss(out[:8], y[:8]), F.mse_loss(out[8:], y[8:])),
+        lambda out, y: torch.minimum(F.mse_loss(out, y), F.mse_loss(out.flip(0), y)),
         lambda out, y: torch.minimum(F.mse_loss(out, y), F.mse_loss(out, -y)),
         lambda out, y: torch.minimum(out[:, 0].mean(), out[:, 1].mean()) + F.mse_loss(out, y),
     ],
@@ -141,6 +142,7 @@ def for_each(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         "columns",
         "tasks",
         "groups",
+        "samples turned",
         "sign",
         "scores",
     ],
@@ -156,11 +158,12 @@ def test_few_samples() -> None:
 
 
 def test_models() -> None:
-    """The best of several models is none of several outputs of one."""
-    others = [nn.Linear(6, 6), nn.Linear(6, 6)]
+    """The best of several models is none of several parts of one."""
+    heads = [nn.Linear(3, 3), nn.Linear(3, 3)]
 
     def lose(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return the smaller one of the errors of two heads."""
-        return torch.minimum(*(F.mse_loss(head(out.flatten(1)), y.flatten(1)) for head in others))
+        """Return the smaller one of the errors of two heads, each on a part of its own."""
+        made = [head(part) for head, part in zip(heads, out.unbind(1), strict=True)]
+        return torch.minimum(*(F.mse_loss(each, y[:, 0]) for each in made))
 
     assert probes(lose) == []
