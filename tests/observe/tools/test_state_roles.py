@@ -77,6 +77,12 @@ def reused(self, x, h, c):
     return self.cell(x, (h, c))
 
 
+def squashed(self, x, h, c):
+    """Hand on what is made of a state."""
+    h, c = self.cell(x, (c.tanh(), h))
+    return h
+
+
 def of_another_kind(self, x, h, c):
     """Ask what is no LSTM."""
     c, h = self.gru(x, (h, c))
@@ -99,7 +105,7 @@ def test_states_in_their_order(forward: Callable) -> None:
     assert [found[2] for found in find_states(forward.__code__, {}, Steps())] == [False]
 
 
-@pytest.mark.parametrize("forward", [exchanged, reused, of_another_kind])
+@pytest.mark.parametrize("forward", [exchanged, reused, squashed, of_another_kind])
 def test_what_cannot_be_told(forward: Callable) -> None:
     """Nothing is said of it."""
     assert list(find_states(forward.__code__, {}, Steps())) == []

@@ -39,6 +39,7 @@ from trainguard.invariants.loop.losses import weights as weights  # isort: skip
 from trainguard.invariants.loop.losses import directions as directions  # isort: skip
 from trainguard.invariants.loop.losses import spreads as spreads  # isort: skip
 from trainguard.invariants.loop.losses import distances as distances  # isort: skip
+from trainguard.invariants.loop.losses import choices as choices  # isort: skip
 from trainguard.invariants.loop.losses import chance as chance  # isort: skip
 from trainguard.invariants.loop.said import logged as logged  # isort: skip
 from trainguard.invariants.loop.said import logged_accuracies as logged_accuracies  # isort: skip

@@ -29,6 +29,7 @@ from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.gradients.unread_updates import UnreadUpdates
 from trainguard.observe.loop.watch.losses.adversaries import Adversaries
 from trainguard.observe.loop.watch.losses.averaged_weights import AveragedWeights
+from trainguard.observe.loop.watch.losses.batch_choices import BatchChoices
 from trainguard.observe.loop.watch.losses.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.losses.bounded_scores import BoundedScores
 from trainguard.observe.loop.watch.losses.broadcast_losses import BroadcastLosses
@@ -223,6 +224,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ReshapedAxes,
     PositionTables,
     LogDeterminants,
+    BatchChoices,
     PictureLayouts,
     Meters,
     RankedTables,
