@@ -8,6 +8,7 @@ from torch import nn
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses.running_sums import _keeps_rows
 
 Cox = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -79,13 +80,16 @@ def directions(loss: Callable, order: str = "none") -> list[tuple[str, float, fl
     all_times = torch.rand(64)
     with Recorder("x") as recorder:
         for _ in range(4):
-            rows = torch.randperm(64)[:24]
-            if order != "none":
+            rows, lengths = torch.randperm(64)[:24], torch.rand(24)
+            if order == "lengths":
+                lengths = lengths.sort().values
+            elif order != "none":
                 rows = rows[all_times[rows].argsort(descending=order == "falling")]
             value = loss(model(torch.randn(24, 3))[:, 0], all_times[rows])
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
+            assert len(lengths) == 24
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "early risk"]
     return [(probe.label, probe.measured, probe.reference) for probe in found]
@@ -143,7 +147,25 @@ def test_sums_over_a_batch_that_is_sorted() -> None:
     assert directions(unsorted, "falling") == []
 
 
-@pytest.mark.parametrize("loss", [falling, turned, unsorted, chosen, of_others])
+def beside_others(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Hold sums against what no module has made."""
+    order = times.argsort()
+    return -((risk * times)[order].tanh() - risk[order].logcumsumexp(0)).mean()
+
+
+def test_what_is_no_time() -> None:
+    """Lengths may rise in a batch for the sake of its padding."""
+    assert directions(unsorted, "lengths") == []
+
+
+def test_columns_and_rows() -> None:
+    """A column keeps the samples, and a row is one of them."""
+    scores = torch.randn(8, 8, requires_grad=True)
+    assert _keeps_rows(scores[:, 0].grad_fn)
+    assert not _keeps_rows(scores[0].grad_fn)
+
+
+@pytest.mark.parametrize("loss", [falling, turned, unsorted, chosen, of_others, beside_others])
 def test_other_sums_are_left_alone(loss: Callable) -> None:
     """Those from the longest time, and those whose samples are not known."""
     assert directions(loss) == []

@@ -8,7 +8,9 @@ from torch import nn
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.gradients.autograd_graph import below
 from trainguard.observe.loop.watch.models.attention_axes import _holder
+from trainguard.observe.loop.watch.models.mixture_axes import find_mixture_axes
 
 
 @pytest.mark.parametrize(("axis", "held"), [(0, 0), (1, 0), (2, 1), (3, 2)])
@@ -87,4 +89,7 @@ def test_chains_of_states_are_left_alone() -> None:
 def test_weights_that_are_moved() -> None:
     """Nothing is said where something lies between, or several axes are summed."""
     assert mix(1, -1, lambda known: known.exp()) == []
-    assert mix(1, (1, 2), torch.clone) == []
+    assert mix(0, (1, 2), torch.clone) == []
+    numbers = torch.randn(4, 6, requires_grad=True)
+    product = (numbers.log_softmax(0) * numbers).logsumexp(1).sum()
+    assert list(find_mixture_axes(below(product.grad_fn, 64))) == []

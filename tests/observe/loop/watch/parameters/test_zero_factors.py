@@ -26,6 +26,29 @@ def draw(adapter: Adapter, _: object) -> None:
     adapter.down.data.fill_(0.1)
 
 
+def forget(learned: bool) -> list[float]:
+    """Train an adapter that is gone when the recording ends; return what is told."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model = nn.Sequential(Adapter(0.0, 0.0), nn.Linear(6, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(12):
+            if learned and step == 3:
+                draw(model[0], None)
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+        del model, optimizer
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "zero factors"]
+    return [probe.measured for probe in probes]
+
+
+def test_products_that_are_gone() -> None:
+    """What they last were is known."""
+    assert forget(learned=False) == [1]
+    assert forget(learned=True) == []
+
+
 def found(adapter: Adapter, *, hold: bool = True, late: bool = False) -> list[float]:
     """Train a head behind an adapter, in a second training if it is late; return what is told."""
     torch.manual_seed(0)

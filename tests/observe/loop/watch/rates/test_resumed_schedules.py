@@ -45,7 +45,12 @@ def test_a_schedule_that_goes_on_is_left_alone() -> None:
 
 
 def go_on_with(
-    rate: float, after: float | None = None, *, begun: float | None = 0.3, schedule: bool = False
+    rate: float,
+    after: float | None = None,
+    *,
+    begun: float | None = 0.3,
+    schedule: float = 0.0,
+    used: bool = False,
 ) -> list[tuple[float, float, int, str]]:
     """Load a state that has ended at 1e-4 into an optimizer of some rate; return what is told."""
     model = nn.Linear(3, 1)
@@ -57,16 +62,18 @@ def go_on_with(
         model(torch.randn(8, 3)).square().mean().backward()
         first.step()
         second = torch.optim.Adam(model.parameters(), lr=rate)
+        if used:
+            second.step()
         second.load_state_dict(first.state_dict())
         if after is not None:
             second.param_groups[0]["lr"] = after
-        scheduler = LambdaLR(second, lambda _: 1.0) if schedule else None
+        scheduler = LambdaLR(second, lambda _: schedule) if schedule else None
         for _ in range(10):
             second.zero_grad()
             model(torch.randn(8, 3)).square().mean().backward()
             second.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
-    assert (scheduler is not None) == schedule
+    assert (scheduler is not None) == bool(schedule)
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "loaded rate"]
     return [(probe.measured, probe.reference, probe.step, probe.label) for probe in found]
 
@@ -81,5 +88,11 @@ def test_a_rate_that_a_state_has_replaced() -> None:
 def test_rates_that_are_set_after_the_load() -> None:
     """By hand, by a scheduler, or by nobody, where both are one."""
     assert go_on_with(0.02, after=0.01) == []
-    assert go_on_with(0.02, schedule=True) == []
+    assert go_on_with(0.02, schedule=1.0) == []
+    assert go_on_with(0.02, schedule=1e-4 / 0.3) == []
     assert go_on_with(1e-4) == []
+
+
+def test_an_optimizer_that_has_stepped() -> None:
+    """A state that it is given later may be one of its own."""
+    assert go_on_with(0.02, used=True) == []

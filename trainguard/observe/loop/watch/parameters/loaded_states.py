@@ -264,7 +264,7 @@ class LoadedStates(Watcher):
         if not moved and _version(_tensors(state).values()) != taken.version + len(given):
             return
         name = self.recorder.names.module(module)
-        itself = not moved and any(map(loads_own_state, user_frames(1)))
+        itself = any(map(loads_own_state, user_frames(1)))
         probe = Probe(
             probe="restored",
             measured=float(moved),
