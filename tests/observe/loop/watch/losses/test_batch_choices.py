@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 
 Lose = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ORDERS = [[0, 1], [1, 0]]
@@ -41,6 +42,7 @@ def probes(lose: Lose, rows: int = 16, kind: str = "loader") -> list[Probe]:
             lose(net(x), y).backward()
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
+    assert not recorder.watcher(LossFunctions).measured_by  # what is asked here is no evaluation
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "batch choice"]
 
 

@@ -21,11 +21,12 @@ _OF_ARGUMENT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "LogBackward": torch.log,
 }
 _OF_RESULT = {"ExpBackward", "LinalgVectorNormBackward", "NormBackward", "SqrtBackward"}
+# Those of torch.nn.functional are listened to, and a call of ours is none of the user's.
 _LOSSES: dict[str, Callable[..., torch.Tensor]] = {
-    "BinaryCrossEntropyWithLogitsBackward": torch.nn.functional.binary_cross_entropy_with_logits,
-    "HuberLossBackward": torch.nn.functional.huber_loss,
-    "MseLossBackward": torch.nn.functional.mse_loss,
-    "SmoothL1LossBackward": torch.nn.functional.smooth_l1_loss,
+    "BinaryCrossEntropyWithLogitsBackward": torch.ops.aten.binary_cross_entropy_with_logits,
+    "HuberLossBackward": torch.ops.aten.huber_loss,
+    "MseLossBackward": torch.ops.aten.mse_loss,
+    "SmoothL1LossBackward": torch.ops.aten.smooth_l1_loss,
 }
 LOSSES = set(_LOSSES)
 _PIECES = {"SplitBackward", "UnbindBackward"}
@@ -119,7 +120,7 @@ def _by_loss(node: Node) -> torch.Tensor | None:
     for name in ("beta", "delta"):
         if (kept := saved(node, name)) is not None:
             rest[name] = kept
-    return function(given.detach(), target.detach(), reduction="none", **rest)
+    return function(given.detach(), target.detach(), reduction=_NONE, **rest)
 
 
 def _combine(node: Node, read: Callable[[Edge], torch.Tensor | None]) -> torch.Tensor | None:
