@@ -41,8 +41,9 @@ def probes(lose: Lose, rows: int = 16, kind: str = "loader") -> list[Probe]:
             optimizer.zero_grad()
             lose(net(x), y).backward()
             optimizer.step()
+        measured_by = recorder.watcher(LossFunctions).measured_by
+    assert not measured_by  # what is asked here is no evaluation
     assert recorder.trace.conditions.get("faults", ()) == ()
-    assert not recorder.watcher(LossFunctions).measured_by  # what is asked here is no evaluation
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "batch choice"]
 
 
