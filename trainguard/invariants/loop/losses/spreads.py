@@ -95,15 +95,16 @@ def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A flow returns the logarithm of its determinant, and a loss falls as that rises.
 
-    Judges: modules that map rows (N, K), K of 64 or less, to as many numbers, and return a number
-        for each row beside them: whether its differences between rows are those of log |det J|, by
-        the derivatives of 8 rows of a copy in evaluation mode, in all of 3 looks or more at steps
-        1, 2, 4 to 64. Where the code calls it a determinant, it has to be that; where it is, with
-        either sign, the gradients of the loss have to pull for a larger log |det J|.
-    Allows: constants, as of scaled data; means over the K numbers; what is the same for all rows,
-        as of linear maps; gradients that pull rows apart; numbers of other names.
-    Misses: flows that return one thing, or three; methods that are called in place of the module;
-        accelerators.
+    Judges: the first 4 modules that map rows (N, K), K of 64 or less, to as many numbers, and
+        return a number for each row beside them, or one for all: whether it differs from row to
+        row, and from look to look, as log |det J| does, by the derivatives of some rows of a copy
+        in evaluation mode, in 3 looks or more at steps 1, 2, 4, 16 and 64. Where the code calls it
+        a log-determinant, it has to be that; where it is, with either sign, the gradients of the
+        loss have to pull for a larger log |det J|.
+    Allows: constants, as of scaled data; means over the K numbers; gradients that pull rows apart;
+        numbers of other names.
+    Misses: modules that return one thing, or three; sums of what layers return that a method adds
+        up; accelerators.
     Why: with the other sign, or with a layer that is left out, a density does not add up to one:
         the loss falls for ever as the flow contracts, and what is drawn of it is nothing like data.
     Source: Dinh et al. 2017 (arXiv 1605.08803), equation 2: log p(x) = log p(z) + log |det dz/dx|.

@@ -93,10 +93,29 @@ class Scale(nn.Module):
         return x * self.scale.exp(), self.times * self.scale.sum() + self.more
 
 
+class Both(nn.Module):
+    """Two layers that are called by themselves, of which the first one is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Scale(2.0), Scale(1.0)
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        """Return minus a log-likelihood."""
+        x, first_log_det = self.first(x)
+        x, second_log_det = self.second(x)
+        return (0.5 * x.square().sum(1) - first_log_det - second_log_det).mean()
+
+
 def by_name(flow: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return minus a log-likelihood."""
     z, log_det = flow(x)
     return (0.5 * z.square().sum(1) - log_det).mean()
+
+
+def by_layers(both: Both, x: torch.Tensor) -> torch.Tensor:
+    """Return what the layers are called for."""
+    return both.score(x)
 
 
 def by_another(flow: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -125,13 +144,13 @@ def found(flow: nn.Module, lose: Callable = minus, steps: int = 12) -> list[tupl
     torch.manual_seed(0)
     mix = torch.randn(4, 4)
     optimizer = torch.optim.SGD(
-        flow.parameters(), lr=1e-2 if lose in (by_name, by_another) else 1e-3
+        flow.parameters(), lr=1e-2 if lose in (by_name, by_another, by_layers) else 1e-3
     )
     with Recorder("x") as recorder:
         for _ in range(steps):
             optimizer.zero_grad()
             x = torch.randn(16, 4) @ mix
-            whole = lose in (by_name, by_another)
+            whole = lose in (by_name, by_another, by_layers)
             (lose(flow, x) if whole else lose(*flow(x)[:2])).backward()
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
@@ -152,6 +171,11 @@ def test_a_number_that_moves_otherwise() -> None:
     assert found(Scale(2.0), by_another, 20) == []
     assert found(Scale(1.0, 7.0), by_name, 20) == []
     assert found(Scale(0.25), by_name, 20) == []
+
+
+def test_one_layer_of_several() -> None:
+    """What is right after it does not make it right."""
+    assert found(Both(), by_layers, 20) == [("value", 4)]
 
 
 def test_the_other_sign() -> None:

@@ -53,7 +53,7 @@ class LogDeterminants(Watcher):
         self._levels: weakref.WeakKeyDictionary[nn.Module, list[tuple[float, float, int]]] = (
             weakref.WeakKeyDictionary()
         )
-        self._drifting = 0  # looks at modules whose numbers do not move as they should
+        self._drifting: dict[int, int] = {}  # looks at modules whose numbers move otherwise, by id
 
     @now_and_then
     def forward(
@@ -85,7 +85,7 @@ class LogDeterminants(Watcher):
             if looks:
                 self.looked.add("log determinant")
             wrong = looks if self._wrong[label] == looks else 0
-            wrong = wrong or (self._drifting if label == "value" else 0)
+            wrong = wrong or (max(self._drifting.values(), default=0) if label == "value" else 0)
             if wrong:
                 rest = {"label": label, "source": self._sources[label]}
                 yield make_probe("log determinant", wrong, wrong, **rest)
@@ -101,7 +101,7 @@ class LogDeterminants(Watcher):
         logarithms, numbers, widths = np.array(self._levels[module]).T
         if len(widths) >= _LEAST and _is_called_so(module):
             share = _compare(logarithms, numbers, int(widths[0]))
-            self._drifting = len(widths) if share == 0 else 0
+            self._drifting[id(module)] = len(widths) if share == 0 else 0
             self._sources.setdefault("value", caller())
             self.looked |= {"log determinant"} if share is not None else set()
 
