@@ -8,6 +8,7 @@ from torch import nn
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses import running_sums
 from trainguard.observe.loop.watch.losses.running_sums import _keeps_rows
 
 Cox = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -163,6 +164,15 @@ def test_columns_and_rows() -> None:
     scores = torch.randn(8, 8, requires_grad=True)
     assert _keeps_rows(scores[:, 0].grad_fn)
     assert not _keeps_rows(scores[0].grad_fn)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_orders_on_an_accelerator_are_not_read(device: str, monkeypatch) -> None:
+    """Times are read on the host."""
+    monkeypatch.setattr(running_sums, "pass_of", lambda node: hasattr(node, "variable") or None)
+    risk = torch.zeros(8, device=device, requires_grad=True)
+    places = running_sums._places_below(risk[torch.arange(8, device=device)].grad_fn, 8)
+    assert (places is None) == (device == "meta")
 
 
 @pytest.mark.parametrize("loss", [falling, turned, unsorted, chosen, of_others, beside_others])

@@ -138,7 +138,7 @@ def _places_below(node: Node | None, rows: int) -> torch.Tensor | None:
         elif kind in ("IndexBackward", "IndexSelectBackward"):
             kept = autograd_graph.saved(node, "indices"), autograd_graph.saved(node, "index")
             order = [each for each in (*(kept[0] or ()), kept[1]) if each is not None]
-            if len(order) != 1 or order[0].dtype != torch.long:
+            if len(order) != 1 or order[0].dtype != torch.long or not order[0].is_cpu:
                 return None
             places = order[0][places]
         elif kind not in _SUMS and not _keeps_rows(node):

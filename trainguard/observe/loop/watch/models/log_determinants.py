@@ -151,13 +151,12 @@ def _width(rows: torch.Tensor) -> int:
     return rows.numel() // len(rows)
 
 
-def _ask(run: Run, inputs: tuple[Any, ...]) -> tuple[Table, Table, int] | None:
+def _ask(run: Run, inputs: tuple[Any, ...]) -> tuple[Table, Table, int]:
     """Return the logarithms of the determinants of some rows, what was returned, and the width."""
     with torch.enable_grad():
         step = max(1, len(inputs[0]) // _ROWS)
-        alone = (
-            inputs[0][::step] if len(inputs) == 1 else inputs[0]
-        )  # what is beside it has rows, too
+        # What is beside it has rows, too, and all of them are asked.
+        alone = inputs[0][::step] if len(inputs) == 1 else inputs[0]
         given = alone.detach().clone().requires_grad_(True)
         made, number = run((given, *inputs[1:]))
         columns = made.reshape(len(given), -1).sum(0)
