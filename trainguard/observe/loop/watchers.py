@@ -71,6 +71,7 @@ from trainguard.observe.loop.watch.losses.term_signs import TermSigns
 from trainguard.observe.loop.watch.losses.terminal_targets import TerminalTargets
 from trainguard.observe.loop.watch.losses.token_weights import TokenWeights
 from trainguard.observe.loop.watch.losses.transitions import Transitions
+from trainguard.observe.loop.watch.losses.unread_draws import UnreadDraws
 from trainguard.observe.loop.watch.losses.unused_losses import UnusedLosses
 from trainguard.observe.loop.watch.losses.zero_terms import ZeroTerms
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
@@ -291,6 +292,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SoftTargets,
     Adversaries,
     DrawnActions,
+    UnreadDraws,
     QuantileSides,
     ClippedRatios,
     BoundedScores,

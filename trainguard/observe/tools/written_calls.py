@@ -1,14 +1,14 @@
 """Finds calls in the user's code that mean something else than they do, as they are written."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TypeGuard
 
 from torch import nn
 
-from trainguard.observe.tools.discarded import name_called, parse_file
+from trainguard.observe.tools.discarded import find_function, name_called, parse_file
 from trainguard.observe.tools.user_line import foreign
 
 
@@ -18,6 +18,22 @@ def loads_own_state(frame: FrameType) -> bool:
     calls = [each for each in (ast.walk(tree) if tree is not None else ()) if _is_load(each)]
     here = [each for each in calls if each.lineno <= frame.f_lineno <= (each.end_lineno or 0)]
     return any(_owner(each) == _owner(each.args[0]) != "" for each in here if each.args)
+
+
+@lru_cache(maxsize=256)
+def asks_of_its_own_draw(code: CodeType, line: int) -> bool:
+    """
+    Say whether a line asks for the probability of a draw that nothing else reads.
+
+    Of the same distribution: `p.log_prob(p.sample())`, or by a variable that is read nowhere else.
+    """
+    tree = find_function(code) or parse_file(code.co_filename)
+    for call in _calls_in(tree, "log_prob"):
+        here = call.lineno <= line <= (call.end_lineno or 0)
+        drawn = _only_value(tree, call.args[0]) if here and call.args else None
+        if isinstance(drawn, ast.Call) and name_called(drawn) == "sample":
+            return _object_of(drawn) == _object_of(call) != ""
+    return False
 
 
 def repeats_one_layer(root: nn.Module, layer: nn.Module, files: Iterable[str]) -> bool:
@@ -58,3 +74,26 @@ def _owner(call: ast.expr) -> str:
         return ""
     states = call.func.attr in ("load_state_dict", "state_dict")
     return ast.unparse(call.func.value) if states else ""
+
+
+def _object_of(call: ast.Call) -> str:
+    """Return whose method is called; nothing where it is a function."""
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _calls_in(tree: ast.AST | None, method: str) -> Iterator[ast.Call]:
+    """Yield the calls of a method."""
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and name_called(node) == method:
+            yield node
+
+
+def _only_value(tree: ast.AST | None, value: ast.expr) -> ast.expr | None:
+    """Return a value; of a variable the one that it is given, where it is read once; or None."""
+    if not isinstance(value, ast.Name) or tree is None:
+        return value
+    nodes = list(ast.walk(tree))
+    uses = [each for each in nodes if isinstance(each, ast.Name) and each.id == value.id]
+    given = [each for each in nodes if isinstance(each, ast.Assign)]
+    made = [each.value for each in given if any(target in uses for target in each.targets)]
+    return made[0] if len(uses) == 2 and len(made) == 1 else None

@@ -150,3 +150,32 @@ def actions_are_drawn(trace: Trace[Event]) -> Iterator[Finding]:
                 why="take action = policy.sample(); argmax, and the mean, are for evaluations",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("unread draw", "no log-probability of a draw was learned"))
+def actions_learned_from_are_taken(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An action whose log-probability is learned is one that something else has read.
+
+    Judges: losses that lead to a log_prob() with a graph, of what the same distribution draws
+        there, or of a variable that is given such a draw once and read nowhere else.
+    Allows: draws of another distribution, as of a teacher; draws with a graph (rsample()).
+    Misses: draws that are read for a log alone; policies by hand.
+    Why: whatever such a log-probability is multiplied by has not come of the draw, so that its
+        gradient is zero in the mean: the policy learns nothing but noise.
+    Source: aseuteurideu/ADNet_pytorch issue 5 (the likeliest action is taken, and the probability
+        of a drawn one is stored); Williams, 1992 (REINFORCE).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "unread draw":
+            yield Finding(
+                f"a policy of `{trace.subject}` learns from actions that nothing has taken",
+                "losses that were looked at",
+                portion(probe.measured, probe.reference, "losses")
+                + " learn how likely a draw is that nothing else reads",
+                "the log-probability of what was taken",
+                why="each sample() draws once more: keep the action, take it, and ask for its own"
+                " log_prob(action)",
+                event=probe,
+                source=probe.source,
+            )
