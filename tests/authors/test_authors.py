@@ -107,6 +107,11 @@ BUGS = {
         "DataLoader(val_set, batch_size=20)",
     ),
 }
+# What else such a bug entails, and may be told as well.
+FOLLOWS = {
+    "targets_broadcast": {"labels_matter"},  # each output is held against all labels
+    "labels_shuffled": {"loss_beats_constant_prediction"},
+}
 # {script: (why nothing sees it, the buggy text, the mended text)}
 MISSED = {
     "reduction_over_the_wrong_axis": (
@@ -127,10 +132,12 @@ def found(folder: Path, text: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("script", BUGS)
 def test_a_classical_bug_is_found(script: str, tmp_path: Path) -> None:
-    """The bug is found by the invariant that is named for it, and by no other."""
+    """The bug is found by the invariant that is named for it, and by none but what follows."""
     invariant, _, _ = BUGS[script]
     text = (SCRIPTS / f"{script}.py").read_text(encoding="utf-8")
-    assert found(tmp_path, text) == (1, [invariant])
+    code, named = found(tmp_path, text)
+    assert code == 1
+    assert {invariant} <= {*named} <= {invariant} | FOLLOWS.get(script, set())
 
 
 @pytest.mark.parametrize("script", [*BUGS, *MISSED])
