@@ -153,6 +153,7 @@ from trainguard.observe.loop.watch.samples.split_rows import SplitRows
 from trainguard.observe.loop.watch.samples.stand_ins import StandIns
 from trainguard.observe.loop.watch.samples.stored_samples import StoredSamples
 from trainguard.observe.loop.watch.samples.worker_copies import WorkerCopies
+from trainguard.observe.loop.watch.samples.wrapped_numbers import WrappedNumbers
 from trainguard.observe.loop.watch.watcher import Watcher
 
 # Gradients are measured before others look at norms.
@@ -285,6 +286,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PolicySigns,
     Overlaps,
     DiscardedResults,
+    WrappedNumbers,
     DroppedOutputs,
     DivergenceWeights,
     TokenWeights,

@@ -83,3 +83,34 @@ def scales_are_what_their_names_say(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop", evidence=has_probe("wrapped", "no operation on two arrays of bytes was seen"))
+def bytes_do_not_wrap(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is computed of bytes fits into bytes.
+
+    Judges: differences, sums and products of two arrays of bytes (uint8) in the functions that make
+        steps, those that they name, and what serves the samples of data sets in their variables:
+        whether any of what is computed of their first rows, or of neighbours in one array, is below
+        0 or above 255. The arrays are those that live then.
+    Allows: arrays whose largest number is 16 or less, as of masks; operations in where(), minimum()
+        or maximum(), or under %, &, | and ^, which know of it; what always fits.
+    Misses: bytes beside single numbers, as for brightness; arrays that functions return.
+    Why: 3 - 5 is 254 in bytes. A picture that got a little darker looks as if it had become white,
+        and nothing says so.
+    Source: dwave-examples/image-segmentation issue 10; mahmoudnafifi/Deep_White_Balance issue 15;
+        waveform80/picamera pull request 263.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "wrapped":
+            yield Finding(
+                f"`{trace.subject}` computes with bytes, and the results do not fit into bytes",
+                f"`{probe.label}`",
+                portion(probe.measured, probe.reference, "results")
+                + " begin anew, below 0 or above 255",
+                number(0.0) + " to 255, or numbers of another type",
+                why="make them numbers that fit first: .astype(np.float32), or .float() of tensors",
+                event=probe,
+                source=probe.source,
+            )
