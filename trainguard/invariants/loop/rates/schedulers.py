@@ -8,8 +8,9 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import LAMBDAS, SCHEDULERS
+from trainguard.invariants.loop.evidence import LAMBDAS, SCHEDULERS, has_probe
 from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly
 from trainguard.invariants.wording import number
 
@@ -200,3 +201,36 @@ def _not_a_factor(
         rank=rank,
         event=scheduler,
     )
+
+
+@invariant("loop", evidence=has_probe("high floor", "no schedule of torch annealed to a rate"))
+def annealing_lowers_the_rate(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A schedule that anneals ends below the rate that it begins with.
+
+    Judges: CosineAnnealingLR and CosineAnnealingWarmRestarts that were advanced: whether eta_min is
+        above the rates of all parameter groups, and no step of an optimizer has a higher rate.
+    Allows: an eta_min that is above the rates of some groups alone; rates set higher by hand.
+    Misses: schedules of other classes; rates on an accelerator.
+    Why: the rate then climbs along the cosine, and is highest when training should settle: perhaps
+        the two were exchanged, or the rate was lowered and the floor left as it was.
+    Source: facebookresearch/fairseq pull request 2916 (the two exchanged);
+        katsura-jp/pytorch-cosine-annealing-with-warmup issue 8 (peaks below the floor).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "high floor" and _stays_below(trace, probe.measured):
+            yield Finding(
+                f"a schedule of `{trace.subject}` anneals to a higher rate than it begins with",
+                probe.label,
+                number(probe.measured) + " is what it anneals to (eta_min)",
+                number(probe.reference) + ", its highest rate at the beginning, or below",
+                why="perhaps the two are exchanged, or eta_min stands for a share of the rate",
+                event=probe,
+                source=probe.source,
+            )
+
+
+def _stays_below(trace: Trace[Event], floor: float) -> bool:
+    """Say whether all rates of an optimizer are at a floor or below it."""
+    tops = [max((rate for s in c.steps for rate in s.rates), default=0.0) for c in courses(trace)]
+    return any(0 < top <= floor * (1 + _ROUNDING) for top in tops)

@@ -7,6 +7,7 @@ from torch.optim import lr_scheduler
 
 from tests.observe.loop.trainings import batches, network
 from trainguard.events.loop import Scheduler, Step
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -150,3 +151,35 @@ def test_classes_made_during_a_recording_are_heard_and_left_as_they_were() -> No
     _, (scheduler,) = recorded(Own)
     assert scheduler.calls == 6
     assert vars(Own)["step"] is before
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "floor"),
+    [
+        (lr_scheduler.CosineAnnealingLR, {"T_max": 6, "eta_min": 0.3}, [(0.3, 0.1)]),
+        (lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 6, "eta_min": 0.3}, [(0.3, 0.1)]),
+        (lr_scheduler.CosineAnnealingLR, {"T_max": 6, "eta_min": 0.1}, []),
+        (lr_scheduler.CosineAnnealingLR, {"T_max": 6}, []),
+    ],
+)
+def test_a_floor_above_the_rate(make, options, floor) -> None:
+    """A schedule that anneals upwards is told, where it was advanced."""
+    assert annealed(make, options) == floor
+    assert annealed(make, options, advance=False) == []
+
+
+def annealed(make, options, advance: bool = True) -> list[tuple[float, float]]:
+    """Return the rate that a schedule anneals to, and that it begins with, where it is told."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        scheduler = make(optimizer, **options)
+        for inputs, target in batches(4):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            if advance:
+                scheduler.step()
+    assert ("high floor" in recorder.trace.conditions["looked"]) == advance
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "high floor"]
+    return [(probe.measured, probe.reference) for probe in found]

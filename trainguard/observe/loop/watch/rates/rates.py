@@ -17,7 +17,11 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
-from trainguard.observe.loop.watch.rates.schedule_plans import plan_length, told_expression
+from trainguard.observe.loop.watch.rates.schedule_plans import (
+    find_floor,
+    plan_length,
+    told_expression,
+)
 from trainguard.observe.loop.watch.said.loggers import number_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Window
@@ -39,7 +43,8 @@ class _SchedulerHistory:
     full: whether the rates are those of the optimizer when it was made, as before any warmup.
     plan: after how many advances its schedule is over, and the setting that says so.
     base: the rates that it multiplies. placed: whether it was told at which epoch it is.
-    part: whether another scheduler is made of it. settings, turns, mode, expression, metrics: as
+    part: whether another scheduler is made of it. floor: the rate that it anneals to, and the
+        highest that it begins with. settings, turns, mode, expression, metrics: as
         in a Scheduler.
     """
 
@@ -51,6 +56,7 @@ class _SchedulerHistory:
     plan: tuple[int, str] = (0, "")
     base: tuple[float, ...] = ()
     settings: int = 0
+    floor: tuple[float, float] | None = None
     calls: int = 0
     early: int = 0
     turns: tuple[int, int] = (0, 0)
@@ -65,10 +71,11 @@ class Rates(Watcher):
     """
     The columns rates and reported, the word "schedule" in the order, and Scheduler events.
 
-    The Probe event "base rate" is of an optimizer whose last rate is below the one it was made for.
+    The Probe event "base rate" is of an optimizer whose last rate is below the one it was made for,
+    and "high floor" of a schedule that anneals to a rate above all those that it begins with.
     """
 
-    makes = ("rates", "reported", "order", "Scheduler", "Probe:base rate")
+    makes = ("rates", "reported", "order", "Scheduler", "Probe:base rate", "Probe:high floor")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -120,9 +127,17 @@ class Rates(Watcher):
                 metrics=tuple(seen.metrics),
                 source=seen.source,
             )
+            yield from self._judge_floor(seen)
         for window, rate, base in self._last.values():
             if isinstance(rate, float) and 0 < rate < base:
                 yield make_probe("base rate", rate, base, label=window.name)
+
+    def _judge_floor(self, seen: _SchedulerHistory) -> Iterable[Event]:
+        """Yield the rate that a schedule anneals to, where it begins with a lower one."""
+        if seen.floor is not None and seen.calls:
+            self.looked.add("high floor")
+            if seen.floor[0] > seen.floor[1]:
+                yield make_probe("high floor", *seen.floor, label=seen.name, source=seen.source)
 
     def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
         """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
@@ -194,6 +209,7 @@ class Rates(Watcher):
                 plan_length(scheduler),
                 _base_rates(scheduler),
                 _sum_settings(scheduler),
+                find_floor(scheduler),
             )
         return seen
 

@@ -17,6 +17,7 @@ _LENGTHS = {
     lr_scheduler.CosineAnnealingLR: "T_max",
     lr_scheduler.PolynomialLR: "total_iters",
 }
+_ANNEALS = (lr_scheduler.CosineAnnealingLR, lr_scheduler.CosineAnnealingWarmRestarts)
 # Names that a team gives to the length of a whole schedule, in a function of its own.
 _TOTAL = re.compile(
     r"^(?:total|max|num|n|t)_?(?:total|train(?:ing)?|max)?_?(?:steps?|iters?|iterations?|updates?"
@@ -44,6 +45,15 @@ def plan_length(scheduler: Any) -> tuple[int, str]:
     if isinstance(scheduler, lr_scheduler.LambdaLR):
         return _named_length(getattr(scheduler, "lr_lambdas", ()))
     return 0, ""
+
+
+def find_floor(scheduler: Any) -> tuple[float, float] | None:
+    """Return the rate that a schedule anneals to, and the highest that it begins with; or None."""
+    floor, given = getattr(scheduler, "eta_min", None), getattr(scheduler, "base_lrs", None)
+    if not isinstance(scheduler, _ANNEALS) or not isinstance(given, list) or not given:
+        return None
+    rates = [rate for rate in (floor, *given) if isinstance(rate, int | float)]
+    return (float(rates[0]), float(max(rates[1:]))) if len(rates) == 1 + len(given) else None
 
 
 def told_expression(frame: FrameType) -> str:
