@@ -12,7 +12,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Average
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import AVERAGES
+from trainguard.invariants.loop.evidence import AVERAGES, has_probe
 from trainguard.invariants.loop.wording import count, courses, events, finite, middle
 
 _STUCK = 0.3  # of the elements of an average: with a precision that suffices none does
@@ -60,6 +60,35 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
             allowed=Measure(f"1 copy with a decay of {promised:.6g}", 1, "copies"),
             why="a copy that is kept outside of a module, as a list of tensors, is not seen",
         )
+
+
+@invariant("loop", evidence=has_probe("unasked", "no module with the name of a target moved"))
+def targets_are_asked(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A target network, which follows another one, is called.
+
+    Judges: copies of trained modules that move, in variables or attributes whose name has the word
+        target, in runs that came to their end: whether one of them, or a part of it, was called.
+    Allows: copies with other names, as the best state; those that never move.
+    Misses: targets that are called for a number which nothing reads.
+    Why: the values of the next states come from the network that is trained, perhaps by its name
+        in one line: the target chases itself, and what is tuned of the copy's pace has no effect.
+    Source: tambetm/gym-minecraft issue 4 (updated at intervals, used nowhere);
+        facebookresearch/ReAgent issue 88 (the values of the current network).
+    """
+    if trace.conditions.get("ended") != "finished":
+        return
+    for probe in events(trace, Probe):
+        if probe.probe == "unasked":
+            yield Finding(
+                f"a target network of `{trace.subject}` follows another one, and is never called",
+                probe.label,
+                integer(0, "calls") + f" of it in {probe.measured:.0f} steps",
+                integer(1, "call") + " or more",
+                why="perhaps the network that is trained is asked in its place: where the targets"
+                " are computed, call this one",
+                event=probe,
+            )
 
 
 @dataclass(frozen=True, slots=True)

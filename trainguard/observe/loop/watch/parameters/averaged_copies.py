@@ -37,6 +37,7 @@ _CALLED = frozenset(
 )
 # Of what has a module's own tensors: a teacher may be the module itself.
 _AVERAGED = _CALLED - {"momentum", "target", "teacher"}
+_TARGETS = frozenset(("target", "targ", "tgt"))  # which are there to be asked, and for no more
 _PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
 _FIRST = 2  # steps before copies are looked for
@@ -108,14 +109,14 @@ class _WatchedCopy:
 
 class AveragedCopies(Watcher):
     """
-    The Average events, the Probe event "unused", and the ids of the parameters of all copies.
+    The Average events, the Probe events "unused" and "unasked", the ids of all copies' parameters.
 
     An average is updated after the step of its optimizer, so it is looked at when the next backward
     begins: two looks that are one step apart tell its decay. It is used where it is called, saved,
     or stands in the place of its module in an evaluation.
     """
 
-    makes = ("Average", "Probe:unused")
+    makes = ("Average", "Probe:unused", "Probe:unasked")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -151,7 +152,7 @@ class AveragedCopies(Watcher):
                 one.instead = caller(4)
 
     def finish(self) -> Iterable[Event]:
-        """Return the averages of which nothing was made, though the module was evaluated."""
+        """Return averages of which nothing was made, and target networks that were never called."""
         for one in self._followed:
             self.looked.add("unused")
             steps = self.recorder.steps
@@ -159,6 +160,10 @@ class AveragedCopies(Watcher):
             seldom = any(2 * times < steps for times in one.taken.values())  # else by the update
             if one.moved and one.instead and not (one.is_used() or called or seldom):
                 yield make_probe("unused", steps, label=one.name, source=one.instead)
+            if one.copy.module is not None and one.moved and words(one.name) & _TARGETS:
+                self.looked.add("unasked")
+                if not called:
+                    yield make_probe("unasked", steps, label=one.name)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at each copy whose optimizer has stepped, where a look is due."""
