@@ -12,6 +12,7 @@ PICTURES = np.random.default_rng(0).integers(0, 256, (20, 4, 4), dtype=np.uint8)
 TENSOR = torch.from_numpy(PICTURES.copy())
 RISING = np.arange(100, dtype=np.uint8).reshape(20, 5)
 MASKS = (PICTURES > 100).astype(np.uint8)
+HALVES = PICTURES // 2
 MEAN = np.full((4, 4), 120, np.uint8)
 INNER = SimpleNamespace(data=PICTURES)
 HELD = SimpleNamespace(data=PICTURES, several=[PICTURES[0], PICTURES[1]], inner=INNER)
@@ -81,6 +82,11 @@ def of_rising(i):
     return RISING[i + 1] - RISING[i]
 
 
+def of_halves(i):
+    """Take that of larger numbers and smaller ones."""
+    return PICTURES[i] - HALVES[i]
+
+
 def of_masks(i):
     """Take that of masks."""
     return MASKS[i + 1] - MASKS[i]
@@ -123,9 +129,10 @@ def test_what_fits_or_is_known(function) -> None:
     assert list(find_operations(function.__code__, globals())) == []
 
 
-def test_what_always_fits() -> None:
+@pytest.mark.parametrize("function", [of_rising, of_halves])
+def test_what_always_fits(function) -> None:
     """It was looked at."""
-    (found,) = find_operations(of_rising.__code__, globals())
+    (found,) = find_operations(function.__code__, globals())
     assert found.wrapped == 0 < found.looked
 
 
@@ -149,3 +156,16 @@ def test_parts_of_another_shape() -> None:
 def of_shapes(i):
     """Take the difference of parts."""
     return RISING[i] - PICTURES[0, 0, i]
+
+
+def test_a_variable_that_becomes_bytes() -> None:
+    """A name that is given twice is not what it is now."""
+    assert list(find_operations(of_becoming.__code__, globals() | {"one": PICTURES})) == []
+
+
+def of_becoming(load):
+    """Take what a function returns, and other numbers later."""
+    one = load()
+    moved = one[1:] - one[:-1]
+    one = PICTURES
+    return moved, one

@@ -40,6 +40,19 @@ def drawn_twice(policy):
     return policy.log_prob(action)
 
 
+def drawn_in_a_loop(policy):
+    """Return that of a draw whose name no assignment has made."""
+    for action in (policy.sample(),):
+        log = policy.log_prob(action)
+    return log
+
+
+def drawn_beside(policy):
+    """Return that of what was taken, beside one that a line before asks for."""
+    policy.entropy = policy.log_prob(policy.sample()).detach()
+    return policy.log_prob(torch.zeros(8, dtype=torch.long))
+
+
 def drawn_with_graph(policy):
     """Return that of a draw that follows its mean."""
     return policy.log_prob(policy.rsample())
@@ -83,7 +96,13 @@ def test_a_draw_that_nothing_else_reads(ask) -> None:
     assert probe.source.rpartition(":")[0] == __file__
 
 
-@pytest.mark.parametrize("ask", [drawn_and_taken, drawn_by_another, drawn_twice, of_no_draw])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        *(drawn_and_taken, drawn_by_another, drawn_twice, of_no_draw),
+        *(drawn_in_a_loop, drawn_beside),
+    ],
+)
 def test_other_draws_are_fine(ask) -> None:
     """They are taken, or a teacher's, or come from elsewhere."""
     assert learn(ask) == []
@@ -102,7 +121,10 @@ def test_what_no_loss_learns_from_is_fine() -> None:
         for _ in range(12):
             policy = Categorical(logits=model(torch.randn(8, 3)))
             print(f"entropy {-drawn_in_place(policy).mean().item():.3f}")
+            with torch.no_grad():
+                drawn_in_place(policy)
             optimizer.zero_grad()
             (-of_no_draw(policy).mean()).backward()
             optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
     assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unread draw"]
