@@ -48,12 +48,17 @@ class ManualSteps:
         self._higher = False
         self._key: tuple[int, ...] = ()
         self._free: list[weakref.ref[torch.Tensor]] = []
+        self._once: dict[int, tuple[weakref.ref[torch.Tensor], Window]] = {}
         self._gone = 0  # models that were deleted, when it was last seen who is left
 
     def leave_to_optimizers(self) -> None:
         """Take down that an optimizer steps: what it holds is moved by nobody else."""
         self._left, self._held, self._moves = True, [], 0
         self._away = []
+
+    def leave_to(self, window: Window) -> None:
+        """Take down what an optimizer holds: once it steps, nobody else does when it is gone."""
+        self._once |= {id(p): (weakref.ref(p), window) for p in window.parameters}
 
     def takes(self, inputs: Sequence[Any], again: bool) -> bool:
         """
@@ -204,9 +209,17 @@ class ManualSteps:
             self._key = key
             # Those that are frozen for now are held too.
             held = {id(p) for o in optimizers for p in _held_by(o)}
-            self._free = [weakref.ref(p) for p in names.parameters() if id(p) not in held]
+            own = [p for p in names.parameters() if id(p) not in held]
+            self._free = [weakref.ref(p) for p in own if not (optimizers and self._was_held(p))]
         free = (ref() for ref in self._free)
         return [p for p in free if p is not None and _has_gradient(p)]
+
+    def _was_held(self, parameter: torch.Tensor) -> bool:
+        """Say whether an optimizer has stepped that held a parameter, and may be gone."""
+        known, window = self._once.get(id(parameter), (None, None))
+        return (
+            known is not None and known() is parameter and window is not None and window.index > 0
+        )
 
     def _leaves(self, loss: torch.Tensor) -> list[torch.Tensor]:
         """Return what has got a gradient where there is neither a module nor an optimizer."""

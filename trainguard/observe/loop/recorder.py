@@ -36,7 +36,7 @@ from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.loop.window import FIFTH, Forward, Window, is_looked_at_closer
+from trainguard.observe.loop.window import Forward, Window, count_alike, is_looked_at_closer
 from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.user_line import caller
@@ -46,6 +46,7 @@ W = TypeVar("W", bound=Watcher)
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001 no public name
 _SPARE = 8  # evaluations that are seen one after another, after as long without any
 _MOST_STAGES = 16  # of a run whose optimizers are made again and again
+_MANY = 32  # optimizers: more are made anew for each task or client
 
 
 class Recorder:
@@ -77,7 +78,8 @@ class Recorder:
         self.steps = 0  # of all optimizers; may be read from another thread
         self.stages = [0]  # the steps at which optimizers began that were not there before
         self.names, self.patches = ModuleNames(), Patches()
-        self.windows: list[Window] = []
+        # Where there are many, those of optimizers that are gone are closed.
+        self.windows, self._closed = list[Window](), list[Window]()
         self.going: list[Window] = []  # of those optimizers that still stepped at the latest step
         self.called: set[int] = set()  # ids of modules called, outermost or inside
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
@@ -210,9 +212,8 @@ class Recorder:
         )
         self.functional.meet(module, seen.module)
         self.recent = [*self.recent[-7:], seen]
-        word = "forward" if seen.gradients else "evaluate"
         for window in self.windows:
-            window.did(word)
+            window.did("forward" if seen.gradients else "evaluate")
             if len(window.forwards) < 64:
                 window.forwards.append(seen)
         with suppress(Exception):  # whatever somebody's inputs do when they are looked at
@@ -241,7 +242,7 @@ class Recorder:
 
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made; the first may come late."""
-        self.looks_closer |= not window.index
+        self.looks_closer |= not window.place
         return self.faults.look(graphless, self._tell, "before_step", window) or {}
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
@@ -281,7 +282,7 @@ class Recorder:
         self.woken = self._evaluating = False
         going = self.going = self._going()
         self.patches.watching = any(w.is_listened_to for w in going)
-        self.times = _count_alike(going) if self.patches.watching else 1
+        self.times = count_alike(going) if self.patches.watching else 1
         if not skipped:
             self.count_step()
         if self.patches.watching:
@@ -295,7 +296,7 @@ class Recorder:
 
     def _choose_look(self) -> None:
         """Say how closely is looked up to the next step; one that never comes is not waited for."""
-        near = (window.index for window in self.windows if not window.has_stopped(self.steps))
+        near = (window.place for window in self.windows if not window.has_stopped(self.steps))
         counts = (self.steps, self.age, *near)
         self.looks_closer = any(map(is_looked_at_closer, counts))
 
@@ -351,12 +352,17 @@ class Recorder:
         self._by_optimizer[id(optimizer)] = window
         self.meet_window(window)
         window.hold()
+        self.hand.leave_to(window)
         return window
 
     def meet_window(self, window: Window) -> None:
-        """Take in a window, the first step of which is looked at more closely."""
+        """Take in a window, the first step of which is looked at more closely; not of very many."""
+        if len(self._closed) + len(self.windows) >= _MANY:
+            self._closed += [each for each in self.windows if each.released]
+            self.windows = [each for each in self.windows if not each.released]
+            window.before, window.is_surveyed = self.steps, is_looked_at_closer(self.steps)
         self.windows.append(window)
-        window.latest, self.looks_closer = self.steps, True
+        window.latest, self.looks_closer = self.steps, self.looks_closer or not window.place
 
     def is_bare(self, module: nn.Module) -> bool:
         """Say whether a module has no parameters; looked up once."""
@@ -370,11 +376,12 @@ class Recorder:
         self.faults.look(self.store.drain)
         self.faults.look(self.reads.end)
         added = [event for watcher in self.watchers for event in self.faults.finish(watcher)]
+        windows = self._closed + self.windows
         conditions: dict[str, Plain] = {
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "steps": self.steps,
-            "optimizers": tuple(w.name for w in self.windows if w.index),
+            "optimizers": tuple(w.name for w in windows if w.index and w.name),
             "seconds": seconds,
             "ended": self._ended,
             "probe": self.probe,
@@ -382,19 +389,12 @@ class Recorder:
             **self.watcher(Conditions).seen,
         }
         conditions |= self.faults.as_conditions()
-        kept = end_spans(self.store.in_order(), self.windows)
+        kept = end_spans(self.store.in_order(), windows)
         self.trace = Trace(self.name, (*kept, *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
-        self.windows, self.going, self.watchers, self.recent = [], [], [], []
+        self.windows, self._closed, self.going, self.watchers, self.recent = [], [], [], [], []
         self._by_kind, self._by_optimizer, self._told = {}, {}, {}
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.faults = Faults((), self.patches)
         self.reads = Reads(self.faults)
         self.store = EventStore(self.faults, self.reads, self.keep)
-
-
-def _count_alike(going: Sequence[Window]) -> int:
-    """Return how many steps one stands for where some are watched; 1 where more are listened to."""
-    stride = min((window.stride for window in going), default=1)
-    by_hand = any(window.optimizer is None for window in going)
-    return stride if stride <= FIFTH and not by_hand else 1

@@ -1,7 +1,7 @@
 """The Window of an optimizer: what happened since its last step, and the parameters it holds."""
 
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from time import perf_counter
@@ -52,6 +52,8 @@ class Window:
 
     name: given at the first step, so that optimizers that never step do not take numbers.
     earlier: whether it was made before the recording. index: how many steps it has made since.
+    before: the steps that it is looked at as if it had made them before: those of others, of which
+        there were many. released: whether all of it was let go, since the optimizer is gone.
     is_surveyed: whether the step that ends it is looked at more closely than most.
     parameters: the trainable ones that it holds.
     received: how often each of them got a gradient in this window.
@@ -75,6 +77,8 @@ class Window:
     optimizer: "weakref.ref[torch.optim.Optimizer] | None" = None
     earlier: bool = False
     index: int = 0
+    before: int = 0
+    released: bool = False
     is_surveyed: bool = True
     parameters: list[torch.Tensor] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
@@ -100,11 +104,16 @@ class Window:
     pause: int = 1
 
     @property
+    def place(self) -> int:
+        """The number of the step that ends it, by which it is chosen how closely that is seen."""
+        return self.index + self.before
+
+    @property
     def stride(self) -> int:
         """How many steps one stands for that is watched: ever more in a long run."""
-        if self.index < DENSE:
-            return next(n for n in range(1, _CLOSER + 1) if _is_watched(self.index + n))
-        return _apart(self.index)
+        if self.place < DENSE:
+            return next(n for n in range(1, _CLOSER + 1) if _is_watched(self.place + n))
+        return _apart(self.place)
 
     @property
     def is_gone(self) -> bool:
@@ -114,12 +123,12 @@ class Window:
     @property
     def is_watched(self) -> bool:
         """Whether the step that ends this window is recorded at all."""
-        return _is_watched(self.index)
+        return _is_watched(self.place)
 
     @property
     def is_listened_to(self) -> bool:
         """Whether passes are told of in it; a step by hand is known only once the next begins."""
-        return self.is_watched or (self.optimizer is None and _is_watched(self.index + 1))
+        return self.is_watched or (self.optimizer is None and _is_watched(self.place + 1))
 
     def has_stopped(self, steps: int) -> bool:
         """Say whether its optimizer has made no step for far longer than it ever paused before."""
@@ -216,6 +225,7 @@ class Window:
         self.parameters, self.received, self.marks, self.arrived = [], [], [], []
         self.order, self.losses, self.forwards = [], [], []
         self.norms = self.leftover = self.clip = None
+        self.released = True
 
     def close(self, steps: int) -> None:
         """Begin the window of the next step, after so many steps of all optimizers."""
@@ -223,7 +233,7 @@ class Window:
             self.pause = max(self.pause, steps - self.latest)
         self.latest = steps
         self.index += 1
-        self.is_surveyed = is_looked_at_closer(self.index)
+        self.is_surveyed = is_looked_at_closer(self.place)
         self.received, self.arrived = [0] * len(self.parameters), []
         self.fresh = True
         self.order, self.losses, self.forwards = [], [], []
@@ -264,3 +274,10 @@ def is_given(parameter: torch.Tensor) -> torch.Tensor | None:
     if given is None:
         return None
     return given.any() if given.layout == torch.strided else torch.ones((), dtype=torch.bool)
+
+
+def count_alike(going: Sequence[Window]) -> int:
+    """Return how many steps one stands for where some are watched; 1 where more are listened to."""
+    stride = min((window.stride for window in going), default=1)
+    by_hand = any(window.optimizer is None for window in going)
+    return stride if stride <= FIFTH and not by_hand else 1
