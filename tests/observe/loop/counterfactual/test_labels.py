@@ -49,6 +49,22 @@ def test_labels_that_belong_to_nobody(loss_of) -> None:
     assert events[0].smallest.startswith("with the first label replaced by another one the loss is")
 
 
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda scores, labels: F.l1_loss(scores[:, 0], labels + 100),
+        lambda scores, labels: F.huber_loss(scores[:, 0], labels + 100),
+        lambda scores, labels: F.smooth_l1_loss(scores[:, 0], labels + 100),
+        lambda scores, labels: (scores[:, 0] - labels - 100).abs().mean(),
+        lambda scores, labels: F.l1_loss(scores, labels + 100),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_labels_that_are_all_far_off_say_nothing(loss_of) -> None:
+    """An absolute error pulls each output alike: another order has the same loss."""
+    assert {event.outcome for event in ask(loss_of)} == {"void"}
+
+
 def test_labels_without_use_say_nothing() -> None:
     """What learns without labels depends on none of them."""
     events = ask(lambda scores, labels: scores.square().mean())

@@ -1,6 +1,7 @@
 """Labels exchanged: whether it matters which label belongs to which sample."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,12 +17,17 @@ from trainguard.observe.loop.counterfactual.question import (
 from trainguard.observe.loop.counterfactual.sample_axis import count_samples
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, below, kind_of, saved
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import storage_of
 
 ROUNDING = 10.0  # times that of a loss: sums over samples are made in another order
+_NODES = 2000  # between a loss and an output
+_ABSOLUTE = {"AbsBackward", "HuberLossBackward", "L1LossBackward", "SmoothL1LossBackward"}
+_SAME_PULL = 1e-6  # of a gradient, which is a number divided by how many there are
 _UNUSED = "the step depends on none of them"
+_FAR = "all outputs are so far from their labels that each is pulled alike"
 
 
 class LabelsExchanged(Question):
@@ -60,8 +66,9 @@ class LabelsExchanged(Question):
         rows = plain["returned"]
         if rows is None or _are_alike(rows.scores, ROUNDING * plain["rounding"]):
             return Contrast(void="every sample has the same output")
-        changed = differ(plain, edited)
-        return Contrast(float(changed), 1.0, void="" if changed else _UNUSED)
+        if differ(plain, edited):
+            return Contrast(1.0, 1.0)
+        return Contrast(0.0, 1.0, void=_FAR if edited["alike"] else _UNUSED)
 
     def follow_ups(self, contrast: Contrast) -> list[Question]:
         """Ask whether the step depends on the labels, where their order does not matter."""
@@ -92,13 +99,22 @@ class _LabelReplaced(LabelsExchanged):
 
 
 class LabelWitness(Witness):
-    """Gives up where a module is given one of the labels: it is an input."""
+    """
+    Gives up where a module is given one of the labels: it is an input.
+
+    Reports whether all rows of the output get the same gradient by an absolute error of their own,
+    as they do where all are too small, or all too large: there their order is no matter.
+    """
+
+    alike = False
 
     def __init__(
         self, recorder: Any, way_out: Exit, module: nn.Module, labels: list[torch.Tensor]
     ) -> None:
         super().__init__(recorder, way_out, module)
         self._places = {storage_of(label) for label in labels}
+        self._count, self._each = 1, False
+        self._returned: Node | None = None
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -106,7 +122,31 @@ class LabelWitness(Witness):
         """Look at what a module was given."""
         if any(storage_of(tensor) in self._places for tensor in tensors_in(inputs)):
             self.way_out.void("a module is given what would be exchanged")
+        if module is self.module and not self.output:
+            for tensor in [t for t in tensors_in(output) if t.requires_grad and t.dim()][:1]:
+                torch.Tensor.register_hook(tensor, self._see_pulls)  # type: ignore[no-untyped-call]
+                self._count, self._returned = len(tensor), tensor.grad_fn
         super().forward(forward, module, inputs, output)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look for absolute errors of each row, between the output and the loss."""
+        super().before_backward(loss)
+        own = set(self._nodes(self._returned))
+        kinds = [node for node in self._nodes(loss.grad_fn) if kind_of(node) in _ABSOLUTE]
+        kept = [saved(node, "self") for node in kinds if node not in own]
+        self._each = any(isinstance(t, torch.Tensor) and t.numel() >= self._count for t in kept)
+
+    def _nodes(self, root: Node | None) -> Iterator[Node]:
+        """Yield the nodes of a graph, where there is one."""
+        return below(root, _NODES) if root is not None else iter(())
+
+    def _see_pulls(self, gradient: torch.Tensor) -> None:
+        """See whether all rows of the output get the same gradient."""
+        self.alike = gradient.layout == torch.strided and _are_alike(gradient, _SAME_PULL)
+
+    def more(self) -> Report:
+        """Return whether they do, each by an error of its own."""
+        return {"alike": self.alike and self._each}
 
 
 def labels_of(call: ModuleCall) -> list[torch.Tensor]:
@@ -121,7 +161,7 @@ def labels_of(call: ModuleCall) -> list[torch.Tensor]:
     return served if able else []
 
 
-def _are_alike(scores: torch.Tensor, share: float) -> bool:
+def _are_alike(scores: Any, share: float) -> bool:
     """Say whether rows are the same within rounding, by which alone a loss would be another."""
     return bool((abs(scores - scores[:1]) <= share * abs(scores)).all())
 
