@@ -16,6 +16,7 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.recurring_pairs import RecurringPairs
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs, are_positions
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -40,6 +41,7 @@ class EpochPairs(Watcher):
 
     An epoch is known by sums of hashes: those of twice as many batches are twice as large. Targets
     are what a loss function of torch is given, or what a loss by hand subtracts from the output.
+    Where not all steps of epochs are seen, the event is of the rows that came again.
     """
 
     makes = ("Probe:labels",)
@@ -53,6 +55,7 @@ class EpochPairs(Watcher):
         self._batches: list[tuple[Hashes, Hashes]] = []
         self._sums: list[Hashes] = [np.zeros(4, np.uint64)]  # of rows, inputs, targets and pairs
         self._left = [_ROWS, _BYTES]
+        self._pairs = RecurringPairs()
         self._found: Probe | None = None
 
     def install(self, patches: Patches) -> None:
@@ -69,7 +72,7 @@ class EpochPairs(Watcher):
             return
         other = forward.module != (self._module or forward.module)
         if waiting or other or tells_an_order(output):
-            self._left[0] = 0  # several passes, or orders: whose target is whose is not known
+            self._give_up()  # several passes, or orders: whose target is whose is not known
             return
         given = self.recorder.given
         made = next((t for t in tensors_in(output) if t.requires_grad), None)
@@ -91,8 +94,27 @@ class EpochPairs(Watcher):
         self._given = []
 
     def finish(self) -> Iterable[Event]:
-        """Return what was found."""
+        """Return what was found in epochs, or in what came again of those seen in part."""
+        known = None if "labels" in self.looked else self._pairs.judge()
+        if known is not None:
+            self.looked.add("labels")
+            self._tell(*known, len(self._pairs.latest))
         return [] if self._found is None else [self._found]
+
+    def _give_up(self) -> None:
+        """Take down no more, and judge nothing."""
+        self._left[0], self._pairs = 0, RecurringPairs()
+
+    def _tell(self, changed: float, allowed: float, count: int) -> None:
+        """Take down that so many rows came with other targets, where it is more than is allowed."""
+        if changed > allowed > 0:
+            self._found = Probe(
+                probe="labels",
+                measured=changed,
+                reference=allowed,
+                label=f"{count} rows that came again",
+                source=self._source,
+            )
 
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
@@ -116,7 +138,7 @@ class EpochPairs(Watcher):
             or not rows
             or not all(_is_plain(t, rows) for t in every)
         ):
-            self._left[0] = 0
+            self._give_up()
             return
         self._source = self._source or source
         with torch.no_grad():
@@ -124,6 +146,7 @@ class EpochPairs(Watcher):
             inputs = _mix(np.stack(each).sum(0, dtype=np.uint64))
             targets = _mix(_hash(target.double()))
         self._batches.append((inputs, targets))
+        self._pairs.add(inputs, targets)
         sums = [np.uint64(rows), *(_sum(e) for e in (inputs, targets, _mix(inputs + 3 * targets)))]
         self._sums.append(self._sums[-1] + np.array(sums, np.uint64))
         count = len(self._batches)
@@ -142,14 +165,8 @@ class EpochPairs(Watcher):
         first, second = (_targets_of(part) for part in (batches[:half], batches[half:]))
         epochs = Epochs(first, second)
         changed, chance = epochs.share()
-        if changed > NOISE * chance > 0 and not epochs.is_renamed():
-            self._found = Probe(
-                probe="labels",
-                measured=changed,
-                reference=NOISE * chance,
-                label=f"{len(second)} rows that came again",
-                source=self._source,
-            )
+        if not epochs.is_renamed():
+            self._tell(changed, NOISE * chance, len(second))
 
 
 def _is_plain(tensor: torch.Tensor, rows: int) -> bool:
