@@ -11,6 +11,8 @@ from torch import nn
 from trainguard.observe.tools.discarded import find_function, name_called, parse_file
 from trainguard.observe.tools.user_line import foreign
 
+_BLOCKS = ("body", "orelse", "finalbody")
+
 
 def loads_own_state(frame: FrameType) -> bool:
     """Say whether a line loads into something the state of the same: `a.load(a.state_dict())`."""
@@ -34,6 +36,45 @@ def asks_of_its_own_draw(code: CodeType, line: int) -> bool:
         if isinstance(drawn, ast.Call) and name_called(drawn) == "sample":
             return _object_of(drawn) == _object_of(call) != ""
     return False
+
+
+@lru_cache(maxsize=256)
+def follows_a_set_rate(code: CodeType, line: int) -> bool:
+    """
+    Say whether statements just before that of a line set a rate: `group["lr"] = lr`.
+
+    In the same block, and with no step between the two.
+    """
+    tree = find_function(code) or parse_file(code.co_filename)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    parts = [getattr(node, part, None) for node in nodes for part in _BLOCKS]
+    for block in filter(_is_block, parts):
+        here = [each for each in block if each.lineno <= line <= (each.end_lineno or 0)]
+        if here and isinstance(here[0], ast.Expr):
+            return _last_sets_rate(block[: block.index(here[0])])
+    return False
+
+
+def _is_block(block: object) -> TypeGuard[list[ast.stmt]]:
+    """Say whether a part of a node is a list of statements."""
+    return isinstance(block, list) and bool(block) and isinstance(block[0], ast.stmt)
+
+
+def _last_sets_rate(statements: list[ast.stmt]) -> bool:
+    """Say whether statements set a rate after the last step that they make."""
+    for statement in reversed(statements):
+        nodes = list(ast.walk(statement))
+        stores = [n for n in nodes if isinstance(n, ast.Subscript) and _is_rate(n)]
+        if any(isinstance(each.ctx, ast.Store) for each in stores):
+            return True
+        if any(isinstance(n, ast.Call) and name_called(n) == "step" for n in nodes):
+            return False
+    return False
+
+
+def _is_rate(node: ast.Subscript) -> bool:
+    """Say whether a rate is looked up, or set."""
+    return isinstance(node.slice, ast.Constant) and node.slice.value == "lr"
 
 
 def repeats_one_layer(root: nn.Module, layer: nn.Module, files: Iterable[str]) -> bool:

@@ -168,6 +168,8 @@ def given_rates_outlast_loading(trace: Trace[Event]) -> Iterator[Finding]:
         first step, where no scheduler drives them: whether they make 8 steps or more, and no other,
         with a rate that is ten times (limit) smaller or larger than the one that they were made
         with. The state has to tell that a schedule of its own began with yet another rate.
+        Rates that statements set just before they load a state, with another rate in it: whether
+        8 steps or more are made with that one, and none with any other.
     Allows: runs that go on, whose optimizers are made with the rate that the schedule began with;
         rates that are set after the load; schedulers, whatever they do.
     Misses: states of trainings without a schedule; other settings, such as weight decay.
@@ -175,6 +177,7 @@ def given_rates_outlast_loading(trace: Trace[Event]) -> Iterator[Finding]:
         with, 1e-6 perhaps, is the rate of the second one, and the argument counts for nothing.
     Source: facebookresearch/ParlAI issue 3116; pytorch/examples issue 816.
     """
+    yield from _lost_rates(trace)
     factor = trace.limit("given_rates_outlast_loading", _FAR)
     for probe in events(trace, Probe):
         if probe.probe != "loaded rate" or not probe.label or probe.step < _STEPS:
@@ -190,3 +193,19 @@ def given_rates_outlast_loading(trace: Trace[Event]) -> Iterator[Finding]:
                 ' optimizer.param_groups: group["lr"] = rate`',
                 event=probe,
             )
+
+
+def _lost_rates(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield the first rate that was set, and lost to a state that was loaded after it."""
+    for probe in events(trace, Probe):
+        if probe.probe == "lost rate" and probe.step >= _STEPS:
+            yield Finding(
+                f"a rate that `{trace.subject}` sets is lost to the state that it loads after it",
+                integer(probe.step, "steps") + " after that, no scheduler",
+                number(probe.measured) + ", as its state was loaded",
+                Measure(f"{probe.reference:g}, which was set before", probe.reference),
+                why="set the rate after optimizer.load_state_dict(...), which brings the groups of"
+                " parameters with all their settings",
+                event=probe,
+            )
+            return

@@ -1,5 +1,7 @@
 """Schedules beside optimizers that go on from a state."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -96,3 +98,61 @@ def test_rates_that_are_set_after_the_load() -> None:
 def test_an_optimizer_that_has_stepped() -> None:
     """A state that it is given later may be one of its own."""
     assert go_on_with(0.02, used=True) == []
+
+
+def load_after(optimizer, state, rate) -> None:
+    """Set a rate, and load a state with another one."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.load_state_dict(state)
+
+
+def load_before(optimizer, state, rate) -> None:
+    """Load the state first."""
+    optimizer.load_state_dict(state)
+    optimizer.param_groups[0]["lr"] = rate
+
+
+def load_after_a_step(optimizer, state, rate) -> None:
+    """Make a step with the rate."""
+    optimizer.param_groups[0]["lr"] = rate
+    optimizer.step()
+    optimizer.load_state_dict(state)
+
+
+def load_where_a_rate_is_read(optimizer, state, rate) -> None:
+    """Read the rate, and set it elsewhere."""
+    if rate:
+        optimizer.param_groups[0]["lr"] = rate
+    else:
+        optimizer.load_state_dict(state)
+    if optimizer.param_groups[0]["lr"] == rate:
+        optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("load", "rate", "lost"),
+    [
+        (load_after, 0.02, [(0.3, 0.02, 10)]),
+        (load_after, 0.3, []),
+        (load_before, 0.02, []),
+        (load_after_a_step, 0.02, []),
+        (load_where_a_rate_is_read, 0.02, []),
+    ],
+)
+def test_a_rate_that_is_set_before_a_load(load, rate, lost) -> None:
+    """It is lost where the next statements load a state with another one."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.3)
+    with Recorder("x") as recorder:
+        for step in range(22):
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+            if step == 5:
+                best = copy.deepcopy(optimizer.state_dict())
+            if step == 11:
+                load(optimizer, best, rate)
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "lost rate"]
+    assert [(probe.measured, probe.reference, probe.step) for probe in found] == lost

@@ -16,7 +16,8 @@ from trainguard.observe.loop.watch.rates.rates import Rates
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches, tell_after
-from trainguard.observe.tools.user_line import caller
+from trainguard.observe.tools.user_line import caller, user_frames
+from trainguard.observe.tools.written_calls import follows_a_set_rate
 
 _ADVANCED = 2  # advances in the file, at least: a schedule that has hardly begun loses nothing
 _NEAR = 2  # times as far from the rate of the state as from its own beginning: it is a new one
@@ -69,7 +70,8 @@ class _ReplacedRate:
     """
     A rate that was loaded into an optimizer, in the place of that which it was made with.
 
-    begun: the rate that a schedule began with in the state, where that is another one.
+    begun: the rate that a schedule began with in the state, where that is another one. is_set:
+        whether the lines before the load have set the one that it takes the place of.
     """
 
     optimizer: "weakref.ref[Optimizer]"
@@ -77,6 +79,7 @@ class _ReplacedRate:
     loaded: float
     begun: str
     source: str
+    is_set: bool = False
     steps: int = 0
     stays: bool = True
 
@@ -139,7 +142,7 @@ class ResumedSchedules(Watcher):
         for one in self._replaced:
             if one.stays:
                 yield Probe(
-                    probe="loaded rate",
+                    probe="lost rate" if one.is_set else "loaded rate",
                     measured=one.loaded,
                     reference=one.own,
                     step=one.steps,
@@ -236,10 +239,13 @@ class ResumedSchedules(Watcher):
         group, new = optimizer.param_groups[0], not self.recorder.window_of(optimizer).index
         loaded, given = float(group["lr"]), float(own)
         self.looked.add("loaded rate")
-        if new and optimizer.state and loaded != given and len(self._replaced) < _MOST:
+        frame = next(user_frames(1), None)
+        is_set = frame is not None and follows_a_set_rate(frame.f_code, frame.f_lineno)
+        may_be = optimizer.state and loaded != given and len(self._replaced) < _MOST
+        if may_be and (new or is_set):
             begun = group.get("initial_lr")
             told = f"{float(begun):g}" if begun is not None and float(begun) != given else ""
-            place = weakref.ref(optimizer), given, loaded, told, caller()
+            place = weakref.ref(optimizer), given, loaded, told, caller(), is_set
             self._replaced.append(_ReplacedRate(*place))
 
     @shielded
