@@ -134,12 +134,14 @@ class Probe(Event):
         deviation of a column; the label has the mistake that explains them and the two numbers that
         were misread), "same pull" (steps of what makes what a module judges, in which its scores
         are pulled as in its own; the label has it), "likeliest" (actions that are all the
-        likeliest, and the mean of their probabilities), "lost rate" (the rate of a state that is
-        loaded after another one was set, and that one), "unasked" (steps in which a target network,
-        the label, followed another one and was not called), "high floor" (the rate that a schedule
-        anneals to, and the highest that it begins with), "wrapped" (results of an operation on
-        bytes, the label, that do not fit into bytes, of those looked at), "unread draw" (losses
-        that learn how likely a draw is that nothing else reads, of those that were looked at),
+        likeliest, and the mean of their probabilities), "undrawn" (samples in lists of a sampler
+        that no pass drew from; label: its class, the lists, a batch), "lost rate" (the rate of a
+        state that is loaded after another one was set, and that one), "unasked" (steps in which a
+        target network, the label, followed another one and was not called), "high floor" (the rate
+        that a schedule anneals to, and the highest that it begins with), "wrapped" (results of an
+        operation on bytes, the label, that do not fit into bytes, of those looked at),
+        "unread draw" (losses that learn how likely a draw is that nothing else reads, of those
+        looked at),
         "batch scale" (batches of evaluations that are scaled each by its own numbers, and the rows
         of one; step is 1 where a loader has served that many samples; the label has the module, and
         by what), "quantile side"

@@ -1,7 +1,7 @@
 """The Window of an optimizer: what happened since its last step, and the parameters it holds."""
 
 import weakref
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from time import perf_counter
@@ -260,6 +260,13 @@ def is_looked_at_closer(index: int) -> bool:
     if index & 31:  # most often
         return index < 8 or not index & (index - 1)
     return index < DENSE or not index & 255 or not index & (index - 1)
+
+
+def is_climbed(windows: Iterable[Window]) -> bool:
+    """Say whether an optimizer makes its loss larger (maximize=True): all signs are turned then."""
+    alive = (window.optimizer() for window in windows if window.optimizer is not None)
+    groups = [group for each in alive if each is not None for group in each.param_groups]
+    return any(group.get("maximize") for group in groups)
 
 
 def has_gradient(parameter: torch.Tensor) -> bool:

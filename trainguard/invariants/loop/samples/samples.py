@@ -106,18 +106,28 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("reach", "no epoch of a loader was seen"))
+@invariant(
+    "loop",
+    evidence=either(has_probe("reach", "no epoch of a loader was seen"), has_probe("undrawn", "-")),
+)
 def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A pass through a loader does not draw a few samples over and over.
+    A pass through a loader does not draw a few samples over and over, and leaves none out forever.
 
-    Judges: passes that were learned from, of 64 samples or more: how many different ones.
-    Allows: anything above a 20th (limit: one in so many) of what was drawn, or of the data set.
-    Misses: samples that are never drawn while many others are.
+    Judges: passes that were learned from, of 64 samples or more: how many different ones. And
+        lists of numbers of samples that a sampler keeps, three or more in one attribute: after 3
+        passes, and later ones, whether some of them were never drawn from, all of which have fewer
+        numbers than a batch.
+    Allows: anything above a 20th (limit: one in so many) of what was drawn, or of the data set;
+        lists as long as a batch that are left out, which are so on purpose.
+    Misses: samples that are never drawn while many others are, of no such lists.
     Why: a WeightedRandomSampler takes one weight for each sample; given one for each class, it only
-        ever draws the first few samples.
-    Source: deep-voice/soundbay pull request 49.
+        ever draws the first few samples. Where buckets of one length drop what does not fill a
+        batch, small buckets are dropped as a whole, in each epoch: the longest samples, mostly.
+    Source: deep-voice/soundbay pull request 49; sorryhyun/anima_lora issue 87 (buckets with fewer
+        than a batch); Nerogar/OneTrainer issue 573.
     """
+    yield from _undrawn(trace)
     often = trace.limit("sampler_reaches_the_data", _OFTEN)
     for probe in events(trace, Probe):
         if probe.probe != "reach" or probe.reference < _DRAWN:
@@ -130,6 +140,23 @@ def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 "more than " + portion(min(probe.reference, probe.step) / often, probe.step),
                 why="a weighted sampler takes one weight for each sample, not for each class",
                 event=probe,
+            )
+
+
+def _undrawn(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield the lists of a sampler that are never drawn from."""
+    for probe in events(trace, Probe):
+        if probe.probe == "undrawn":
+            sampler, lists, batch = probe.label.split("\n")
+            yield Finding(
+                f"a sampler of `{trace.subject}` never draws from its small lists",
+                f"{sampler}, {lists} of its lists, in {probe.step} passes",
+                portion(probe.measured, probe.reference, "samples") + " were never drawn",
+                integer(0, "samples"),
+                why=f"lists with fewer than {batch} samples make no whole batch, and are dropped in"
+                " each pass: draw the rest of a list, too, as a smaller batch",
+                event=probe,
+                source=probe.source,
             )
 
 

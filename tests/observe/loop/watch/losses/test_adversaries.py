@@ -20,6 +20,7 @@ def play(
     penalty=lambda judge: 0.0,
     holds_both: bool = False,
     ask_at_once: bool = False,
+    climbs: bool = False,
     before=lambda recorder, judge: None,
 ) -> list[Probe]:
     """Record a game of two modules, and return where they pull one way."""
@@ -27,7 +28,7 @@ def play(
     maker = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
     judge = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))
     makers = [*maker.parameters(), *(judge.parameters() if holds_both else [])]
-    makes = torch.optim.SGD(makers, lr=0.05)
+    makes = torch.optim.SGD(makers, lr=0.05, maximize=climbs)
     judges = torch.optim.SGD(judge.parameters(), lr=0.05)
     with Recorder("x") as recorder:
         before(recorder, judge)
@@ -75,9 +76,10 @@ def label(scores: torch.Tensor, value: float) -> torch.Tensor:
 )
 def test_one_way_for_both_is_found(judge, maker) -> None:
     """Whatever the loss is, by its gradient."""
+    assert play(judge, maker, climbs=True) == []
     (probe,) = play(judge, maker)
     assert (probe.measured, probe.label) == (20, "Sequential#2")
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:45")
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:46")
 
 
 @pytest.mark.parametrize(

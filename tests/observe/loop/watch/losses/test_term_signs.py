@@ -11,10 +11,10 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
-def looks(make: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, float, float]]:
+def looks(make: Callable[[torch.Tensor], torch.Tensor], climbs=False) -> list[tuple]:
     """Make a few steps with losses of an output (8, 4), and return what was seen of terms."""
     model = nn.Linear(3, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, maximize=climbs)
     with Recorder("x") as recorder:
         for _ in range(4):
             optimizer.zero_grad()
@@ -53,6 +53,7 @@ def test_entropies_beside_choices(make) -> None:
     assert looks(lambda output: make(output, 0.1)) == [("entropy", 3.0, 3.0)]
     assert looks(lambda output: make(output, -0.1)) == []
     assert looks(lambda output: make(output, 0.0)) == []
+    assert looks(lambda output: make(output, 0.1), climbs=True) == []
 
 
 def test_entropies_without_a_choice_may_be_small() -> None:

@@ -139,12 +139,16 @@ def apart(z: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
     return z.square().mean() + (number - number.mean()).square().mean() + number[0] - number[1]
 
 
-def found(flow: nn.Module, lose: Callable = minus, steps: int = 12) -> list[tuple[str, float]]:
+def found(
+    flow: nn.Module, lose: Callable = minus, steps: int = 12, climbs: bool = False
+) -> list[tuple[str, float]]:
     """Train a flow, and return what is told of it."""
     torch.manual_seed(0)
     mix = torch.randn(4, 4)
     optimizer = torch.optim.SGD(
-        flow.parameters(), lr=1e-2 if lose in (by_name, by_another, by_layers) else 1e-3
+        flow.parameters(),
+        lr=1e-2 if lose in (by_name, by_another, by_layers) else 1e-3,
+        maximize=climbs,
     )
     with Recorder("x") as recorder:
         for _ in range(steps):
@@ -183,6 +187,7 @@ def test_the_other_sign() -> None:
     assert found(Flow(), plus) == [("sign", 3)]
     assert found(Flow(lambda one, other: -one - other)) == [("sign", 3)]
     assert found(Unnamed(), plus) == [("sign", 3)]
+    assert found(Flow(), plus, climbs=True) == []
 
 
 @pytest.mark.parametrize(

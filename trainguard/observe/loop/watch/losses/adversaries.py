@@ -13,7 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
-from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.loop.window import Forward, Window, is_climbed
 from trainguard.observe.tools.fingerprint import sample_elements
 from trainguard.observe.tools.local_values import has_rows, is_transforming
 from trainguard.observe.tools.user_line import caller
@@ -142,7 +142,9 @@ class Adversaries(Watcher):
                 kind = "other" if not is_own else "made" if judged else "real"
                 own.pulls.setdefault(kind, Counter())[way] += 1
         self._pulled.clear()
-        if self.recorder.steps >= _STEPS and not self._judges:
+        if is_climbed([window]):
+            self._judges.clear()
+        if is_climbed([window]) or (self.recorder.steps >= _STEPS and not self._judges):
             self.recorder.dismiss(self)
         return {}
 

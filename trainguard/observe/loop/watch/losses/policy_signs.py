@@ -26,6 +26,7 @@ from trainguard.observe.loop.watch.losses.policy_weights import (
     parts_of_sum,
 )
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.loop.window import is_climbed
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table
 from trainguard.observe.tools.named_numbers import PAID, find_numbers
@@ -69,9 +70,7 @@ class PolicySigns(Watcher):
         drawn = self.recorder.watcher(PolicyWeights).drawn_at
         if drawn is None or self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
-        references = [window.optimizer for window in self.recorder.windows]
-        holders = [held for each in references if each is not None and (held := each()) is not None]
-        if any(group.get("maximize") for held in holders for group in held.param_groups):
+        if is_climbed(self.recorder.windows):
             return
         weighed = list(_weights_of(loss))
         sizes = {weights.size for weights, _ in weighed}

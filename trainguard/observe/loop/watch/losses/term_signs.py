@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.gradients.affine_parts import (
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, live_inputs
 from trainguard.observe.loop.watch.losses.policy_weights import is_log_probability
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
+from trainguard.observe.loop.window import is_climbed
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -58,6 +59,8 @@ class TermSigns(Watcher):
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the signs of the terms of a loss."""
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
+            return
+        if is_climbed(self.recorder.windows):
             return
         parts = list(affine_parts((loss.grad_fn, 0), ends=_is_term))
         entropies = [own for part in parts for own in _entropy_of(part)]

@@ -14,7 +14,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, attempt
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
-from trainguard.observe.loop.window import Forward
+from trainguard.observe.loop.window import Forward, is_climbed
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.discarded import find_function, parse_file
 from trainguard.observe.tools.least_squares import Table
@@ -126,7 +126,8 @@ class LogDeterminants(Watcher):
         pulls = set[float]()
         with suppress(Exception):  # of several gradients at once, which have no numbers
             pulls = set(np.sign(array_of(gradient.detach())).ravel().tolist())
-        if self.recorder.patches.live and pulls in ({1.0}, {-1.0}):
+        climbs = is_climbed(self.recorder.windows)
+        if self.recorder.patches.live and pulls in ({1.0}, {-1.0}) and not climbs:
             self._count("sign", wrong=pulls == {float(np.sign(share))})
 
 

@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.groups import is_one_of_several
+from trainguard.observe.tools.index_buckets import find_buckets, find_short_ones
 from trainguard.observe.tools.patches import Patches, tell_after, tell_before
 from trainguard.observe.tools.user_line import caller
 
@@ -28,6 +29,7 @@ _SURE = 8  # indices that come in the same order by chance in one of 40,000 pass
 _LEAST = 16  # samples of a data set that is worth shuffling
 _PASSES = 512  # passes that are remembered
 _FOLLOWED = 64  # samples of a data set, in processes of several
+_PASSES_BEFORE = {3, 8, 24}  # after which it is seen what none of them has drawn
 _TOLD = 8  # passes of which it is told what they served of those
 _SHUFFLES = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -75,10 +77,11 @@ class EpochOrders(Watcher):
     """
     The Probe events "order" and "reach", of loaders whose batches are trained on.
 
+    "undrawn": samples in lists of a sampler that are shorter than a batch, and never drawn from.
     And the ServedSamples events, of a process that is one of several.
     """
 
-    makes = ("Probe:order", "Probe:reach", "ServedSamples")
+    makes = ("Probe:order", "Probe:reach", "Probe:undrawn", "ServedSamples")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
@@ -87,6 +90,7 @@ class EpochOrders(Watcher):
         self._running: weakref.WeakKeyDictionary[Any, _LoaderPass] = weakref.WeakKeyDictionary()
         self._passes: list[_LoaderPass] = []
         self._served = 0  # batches, at the last step
+        self._undrawn: dict[int, Probe] = {}  # by data set
 
     def install(self, patches: Patches) -> None:
         """Listen to the iterators of all loaders."""
@@ -109,6 +113,7 @@ class EpochOrders(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return how many passes repeat the order of an earlier one, and what a pass reaches."""
         self._running.clear()
+        yield from self._undrawn.values()
         own: defaultdict[tuple[int, int], list[_LoaderPass]] = defaultdict(list)
         for one in self._passes:
             if one.trains and one.size >= _LEAST:
@@ -160,10 +165,32 @@ class EpochOrders(Watcher):
             running.share, running.epoch = _share_of(sampler)
             if is_one_of_several():
                 running.followed = dict.fromkeys(_followed(running.size), 0)
+            self._look_for_buckets(sampler, running)
             self._running[iterator] = running
             self._passes.append(running)
         if isinstance(indices, list) and all(isinstance(index, int) for index in indices):
             running.add(indices)
+
+    def _look_for_buckets(self, sampler: Any, begins: _LoaderPass) -> None:
+        """See whether a sampler of the user's keeps lists that no pass has drawn from so far."""
+        passes = [one for one in self._passes if one.data == begins.data and one.trains]
+        if len(passes) not in _PASSES_BEFORE or any(one.drawn >= _COUNTED for one in passes):
+            return
+        drawn = set[int]().union(*(one.different for one in passes))
+        batch = max(-(-one.drawn // one.batches) for one in passes)
+        buckets = find_buckets(sampler)
+        idle = list(find_short_ones(buckets, drawn, batch))
+        self.looked |= {"undrawn"} if buckets else set()
+        self._undrawn.pop(begins.data, None)
+        if idle:
+            self._undrawn[begins.data] = Probe(
+                probe="undrawn",
+                measured=float(sum(map(len, idle))),
+                reference=float(sum(map(len, buckets))),
+                step=len(passes),
+                label=f"{begins.sampler}\n{len(idle)} of {len(buckets)}\n{batch}",
+                source=begins.source,
+            )
 
 
 def _shuffles(sampler: Any) -> bool:
