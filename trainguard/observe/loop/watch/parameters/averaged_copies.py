@@ -124,6 +124,7 @@ class AveragedCopies(Watcher):
         self._followed: list[_WatchedCopy] = []
         self._restored = 0  # how often modules were copied or loaded
         self._searched = (-1, -1)
+        self._second = 0  # optimizers that have made their second step
         self._due = _FIRST  # the number of steps after which copies are looked for again
 
     def install(self, patches: Patches) -> None:
@@ -179,7 +180,8 @@ class AveragedCopies(Watcher):
         own = sum(bool(each.index or not each.earlier) for each in self.recorder.windows)
         made = self._restored, own
         due = self.recorder.steps + 1 >= self._due
-        if due or (window.index + 1 == _FIRST and made[1] <= _OPTIMIZERS):
+        self._second += window.index + 1 == _FIRST
+        if due or (window.index + 1 == _FIRST and self._second <= _OPTIMIZERS):
             if due:
                 self._due = 10 if self._due == _FIRST else 4 * self._due
             if made != self._searched:

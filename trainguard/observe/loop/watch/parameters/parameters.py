@@ -46,7 +46,7 @@ class Parameters(Watcher):
         super().__init__(recorder)
         self._every: list[ParameterHistory] = []  # in the order of their models
         self._by_id: dict[int, ParameterHistory] = {}
-        self._known = (-1, -1)
+        self._known: tuple[int, ...] = ()
         self._received: dict[int, tuple[GradientCounts, list[ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
         self._frozen: dict[int, tuple[list[ParameterHistory], list[int | None]]] = {}
@@ -54,7 +54,7 @@ class Parameters(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Meet the parameters of modules and optimizers that are new."""
-        if self._known != (len(self.recorder.called), len(self.recorder.windows)):
+        if self._known != (len(self.recorder.called), *map(id, self.recorder.windows)):
             with torch.no_grad():
                 self._meet()
 
@@ -147,7 +147,7 @@ class Parameters(Watcher):
 
     def _meet(self, stepping: Window | None = None) -> None:
         """Take down every parameter that is not known yet, in the order of the models."""
-        self._known = (len(self.recorder.called), len(self.recorder.windows))
+        self._known = (len(self.recorder.called), *map(id, self.recorder.windows))
         last = self.recorder.steps - 1  # a step by hand may be found out after it was made
         self._every = [seen for seen in self._every if seen.left is None or seen.left >= last]
         fresh = {
