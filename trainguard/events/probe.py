@@ -134,8 +134,10 @@ class Probe(Event):
         deviation of a column; the label has the mistake that explains them and the two numbers that
         were misread), "same pull" (steps of what makes what a module judges, in which its scores
         are pulled as in its own; the label has it), "likeliest" (actions that are all the
-        likeliest, and the mean of their probabilities), "undrawn" (samples in lists of a sampler
-        that no pass drew from; label: its class, the lists, a batch), "lost rate" (the rate of a
+        likeliest, and the mean of their probabilities), "drawn anew" (matrices that a training
+        goes on with, all drawn anew; step: those of the one before), "undrawn" (samples
+        in lists of a sampler that no pass drew from; label: its class, the lists, a batch),
+        "lost rate" (the rate of a
         state that is loaded after another one was set, and that one), "unasked" (steps in which a
         target network, the label, followed another one and was not called), "high floor" (the rate
         that a schedule anneals to, and the highest that it begins with), "wrapped" (results of an
