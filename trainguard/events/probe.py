@@ -134,7 +134,8 @@ class Probe(Event):
         deviation of a column; the label has the mistake that explains them and the two numbers that
         were misread), "same pull" (steps of what makes what a module judges, in which its scores
         are pulled as in its own; the label has it), "likeliest" (actions that are all the
-        likeliest, and the mean of their probabilities), "drawn anew" (matrices that a training
+        likeliest, and the mean of their probabilities), "awake" (how far two passes without a
+        graph differ by what they drop, and rounding), "drawn anew" (matrices that a training
         goes on with, all drawn anew; step: those of the one before), "undrawn" (samples
         in lists of a sampler that no pass drew from; label: its class, the lists, a batch),
         "lost rate" (the rate of a

@@ -129,6 +129,7 @@ SWEPT = either(
     MEASURED,
     some(Evaluation, "-", lambda e: e.touched and not (e.gradients or e.routine)),
     some(Score, "-", lambda score: score.evaluation),
+    has_probe("awake", "-"),
 )
 CLIPPING = some(Step, "no gradient was clipped", lambda s: s.clip)
 GRADIENTS = some(Step, "no norm of gradients was known", lambda s: not isnan(s.norm))

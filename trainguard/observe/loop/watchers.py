@@ -76,6 +76,7 @@ from trainguard.observe.loop.watch.losses.unused_losses import UnusedLosses
 from trainguard.observe.loop.watch.losses.zero_terms import ZeroTerms
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
 from trainguard.observe.loop.watch.models.attention_axes import AttentionAxes
+from trainguard.observe.loop.watch.models.awake_probe import AwakeProbe
 from trainguard.observe.loop.watch.models.carried_states import CarriedStates
 from trainguard.observe.loop.watch.models.components import Components
 from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
@@ -178,6 +179,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ConstantPredictions,
     EvaluationSkill,
     RepeatProbe,
+    AwakeProbe,
     RepeatedPasses,
     MixingProbe,
     CarriedStates,

@@ -25,6 +25,7 @@ from trainguard.invariants.loop.evidence import (
     has_probe,
     several_optimizers,
 )
+from trainguard.invariants.loop.models.results import find_awake
 from trainguard.invariants.loop.wording import Course, and_more, count, courses, events, tally
 
 _FEW = 2
@@ -174,8 +175,9 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         evaluations, or with no momentum, as torch's update_bn does; modules that are kept awake in
         a model in evaluation mode, as for Monte Carlo dropout; a single pass with a graph, which
         may be a batch that was skipped.
-    Misses: dropout alone where no loss is one of torch's functions and no accuracy is said; dropout
-        called as a function.
+        Three passes over one input, of which an average is taken.
+    Misses: dropout beside passes in evaluation mode, where no loss is one of torch's functions and
+        no accuracy is said.
     Why: dropout makes the validation loss too high and noisy, and batch statistics take in the
         validation set.
     Source: pliang279/MultiBench issue 26; icon-lab/SynDiff issue 46.
@@ -196,7 +198,7 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
             event=awake[0],
         )
     else:
-        yield from _find_sweeps(trace)
+        yield from list(_find_sweeps(trace)) or find_awake(trace)
 
 
 def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer, portion
+from trainguard.core.measure import integer, number, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
@@ -179,4 +179,21 @@ def fields_have_rows_of_their_own(trace: Trace[Event]) -> Iterator[Finding]:
                 "rows of their own for each",
                 why="add to each column the number of rows that belong to those before it",
                 event=probe,
+            )
+
+
+def find_awake(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield what is dropped by chance in the passes that a number of an evaluation is said of."""
+    for probe in events(trace, Probe):
+        moved = (p for p in events(trace, Parameter) if p.moved and not p.copy)
+        own = probe.label.partition(".")[0]
+        if probe.probe == "awake" and any(p.name.partition(".")[0] == own for p in moved):
+            yield Finding(
+                f"`{trace.subject}` evaluates with dropout awake",
+                f"{probe.label}, and no module is ever called in evaluation mode",
+                number(probe.measured) + ", by which two passes over one input differ",
+                number(probe.reference) + " or less, as without what is dropped in this line",
+                why="model.eval() is missing before the evaluation, and model.train() after it",
+                event=probe,
+                source=probe.source,
             )

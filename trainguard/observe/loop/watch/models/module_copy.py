@@ -73,11 +73,14 @@ class CopyableCall:
         return list(tensors_in(output))
 
 
-def attempt(recorder: "Recorder", call: CopyableCall, look: Callable[[Run], T]) -> T | None:
+def attempt(
+    recorder: "Recorder", call: CopyableCall, look: Callable[[Run], T], *, as_it_is: bool = False
+) -> T | None:
     """
     Return what is seen on a copy in evaluation mode; None where there is no seeing it.
 
-    look: is given a function that runs the copy, and may run it a handful of times.
+    look: is given a function that runs the copy, and may run it a handful of times. as_it_is:
+    whether the parts of the copy stay in the modes that they are in.
     """
     try:
         if not _can_be_copied(call.module):
@@ -88,6 +91,7 @@ def attempt(recorder: "Recorder", call: CopyableCall, look: Callable[[Run], T]) 
             _twin(call.module) as twin,
             ReadOnly(call.module.parameters()),
         ):
+            twin = twin if as_it_is else twin.eval()
             return look(lambda inputs: call.call_copy(twin, inputs))
     except Exception:  # noqa: BLE001 what the user's forward does the second time is its own affair
         return None
@@ -204,7 +208,7 @@ def _twin(module: nn.Module) -> Iterator[nn.Module]:
     twin = copy.deepcopy(module, memo)
     parts = list(twin.modules())
     try:
-        yield twin.eval()
+        yield twin
     finally:
         for part in parts:
             for held in (part._parameters, part._buffers, part._modules):  # noqa: SLF001

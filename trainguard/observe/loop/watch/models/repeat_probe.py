@@ -146,7 +146,7 @@ class RepeatProbe(Watcher):
         found, made = self.recorder.faults.look_apart(
             forward.module,
             call.module,
-            lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs)),
+            lambda: attempt(self.recorder, call, lambda run: compare_passes(run, call.inputs)),
         )
         self.looked |= {"repeat"} if made else set()
         if found is not None:
@@ -166,7 +166,7 @@ def _has_rows_again(call: CopyableCall) -> bool:
     return bool((rows[1:] == rows[:1]).flatten(1).all(1).any())
 
 
-def _compare_passes(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, str, str] | None:
+def compare_passes(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, str, str] | None:
     """Return how far two passes differ, rounding, the line that is why, and the probe; or None."""
     first = run(inputs)
     reference = _ROUNDING * largest(first)

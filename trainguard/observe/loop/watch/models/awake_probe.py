@@ -1,0 +1,85 @@
+"""Watches for evaluations in training mode, by trying one input of a pass without a graph twice."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.models.module_copy import CopyableCall, attempt
+from trainguard.observe.loop.watch.models.repeat_probe import compare_passes
+from trainguard.observe.loop.watch.said.logged import LoggedValues
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.fingerprint import checksums
+
+_STEPS = 3  # around which there are such passes
+_AVERAGED = 3  # passes over one input between two steps, of which an average is taken
+_MOST = 256  # passes that are counted
+
+
+class AwakeProbe(Watcher):
+    """
+    The Probe event "awake": what a module drops in training mode, in passes without a graph.
+
+    Only where the script says a number of an evaluation, and no pass of any module was made in
+    evaluation mode: then that number is of what is dropped by chance.
+    """
+
+    makes = ("Probe:awake",)
+    relies_on = ("LoggedValues",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._steps = set[int]()
+        self._given = Counter[tuple[Any, ...]]()
+        self._tried = False
+        self._found: Event | None = None
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Make a pass without a graph again, once there were some."""
+        if forward.gradients or not self.recorder.steps:
+            return
+        if not forward.training or not self.recorder.probe:
+            self._give_up()
+            return
+        if sum(self._given.values()) < _MOST:
+            key = forward.module, self.recorder.steps, *checksums(list(tensors_in(inputs)))
+            self._given[key] += 1
+            if self._given[key] >= _AVERAGED:  # of several draws
+                self._give_up()
+                return
+        self._steps.add(self.recorder.steps)
+        if len(self._steps) >= _STEPS and not self._tried:
+            self._tried = True
+            call = CopyableCall.of(forward, module, inputs)
+            found, made = self.recorder.faults.look_apart(
+                forward.module, call.module, lambda: self._try(call)
+            )
+            self.looked |= {"awake"} if made else set()
+            if found is not None:
+                measured, reference, source, kind = found
+                if kind == "repeat":
+                    named = {"step": forward.step, "label": forward.module, "source": source}
+                    self._found = make_probe("awake", measured, reference, **named)
+
+    def _try(self, call: CopyableCall) -> tuple[float, float, str, str] | None:
+        """Make a pass twice on a copy that drops what its module drops."""
+        return attempt(
+            self.recorder, call, lambda run: compare_passes(run, call.inputs), as_it_is=True
+        )
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was dropped in evaluations of which a number is said."""
+        said = self.recorder.watcher(LoggedValues).says_evaluation
+        return [self._found] if self._found is not None and said else []
+
+    def _give_up(self) -> None:
+        """Find nothing: a model is evaluated in its mode, or what is dropped is meant."""
+        self._found = None
+        self._tried = True
+        self.recorder.dismiss(self)
