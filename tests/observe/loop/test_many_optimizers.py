@@ -75,3 +75,21 @@ def test_a_model_that_goes_on_by_hand_is_seen() -> None:
                     parameter -= 0.01 * parameter.grad
                     parameter.grad = None
     assert recorder.steps == 12
+
+
+def test_a_model_whose_optimizer_is_gone_unused() -> None:
+    """It goes on by hand, beside another one that has an optimizer: both make steps."""
+    model, other = network(), network()
+    with Recorder("x") as recorder:
+        torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+        for _ in range(12):
+            inputs = torch.randn(8, 4)
+            optimizer.zero_grad()
+            (model(inputs) - inputs.sum(1, keepdim=True) + other(inputs)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.01 * parameter.grad
+                    parameter.grad = None
+    assert recorder.steps == 24

@@ -36,6 +36,7 @@ def test_labels_that_belong_to_samples() -> None:
     "loss_of",
     [
         lambda scores, labels: (scores - labels).square().mean(),
+        lambda scores, labels: (scores - labels).abs().mean(),
         lambda scores, labels: F.l1_loss(scores.mean(), labels.mean()),
     ],
 )

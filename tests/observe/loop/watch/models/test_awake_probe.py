@@ -27,7 +27,9 @@ def by_layer() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
 
 
-def learn(model: nn.Module, *, mode: bool = True, times: int = 1, said: str = "val") -> list[Probe]:
+def learn(
+    model: nn.Module, *, modes: tuple[bool, ...] = (True,), times: int = 1, said: str = "val"
+) -> list[Probe]:
     """Make steps, and passes without a graph after each; return what is told of them."""
     rows, labels = torch.randn(40, 6), torch.randint(0, 2, (40,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -37,7 +39,7 @@ def learn(model: nn.Module, *, mode: bool = True, times: int = 1, said: str = "v
             optimizer.zero_grad()
             F.cross_entropy(model(rows)[:20], labels[:20]).backward()
             optimizer.step()
-            model.train(mode)
+            model.train(modes[step % len(modes)])
             with torch.no_grad():
                 scores = [model(rows) for _ in range(times)]
             hits = (torch.stack(scores).mean(0).argmax(1) == labels)[20:].float().mean()
@@ -56,7 +58,8 @@ def test_what_is_dropped_in_an_evaluation(make) -> None:
 
 def test_evaluations_that_are_fine() -> None:
     """In their mode, without anything to drop, of several draws, or without a number."""
-    assert learn(Dropping(), mode=False) == []
+    assert learn(Dropping(), modes=(False,)) == []
+    assert learn(Dropping(), modes=(True, True, True, True, False)) == []
     assert learn(Dropping(0.0)) == []
     assert learn(Dropping(), times=3) == []
     assert learn(Dropping(), said="own") == []

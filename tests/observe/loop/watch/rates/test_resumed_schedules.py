@@ -130,6 +130,14 @@ def load_where_a_rate_is_read(optimizer, state, rate) -> None:
         optimizer.load_state_dict(state)
 
 
+def load_after_a_read(optimizer, state, rate) -> None:
+    """Read a rate that something else has set."""
+    load_before(optimizer, state, rate)
+    told = optimizer.param_groups[0]["lr"]
+    optimizer.load_state_dict(state)
+    assert told == rate
+
+
 @pytest.mark.parametrize(
     ("load", "rate", "lost"),
     [
@@ -137,6 +145,7 @@ def load_where_a_rate_is_read(optimizer, state, rate) -> None:
         (load_after, 0.3, []),
         (load_before, 0.02, []),
         (load_after_a_step, 0.02, []),
+        (load_after_a_read, 0.02, []),
         (load_where_a_rate_is_read, 0.02, []),
     ],
 )

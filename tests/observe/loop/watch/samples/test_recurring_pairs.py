@@ -68,3 +68,17 @@ def test_what_has_not_come_again() -> None:
     for shift in range(4):
         pairs.add(rows, np.roll(rows, shift))
     assert pairs.judge() is None
+
+
+@pytest.mark.parametrize(("again", "new"), [(300, False), (400, True)])
+def test_what_seldom_comes_again(again: int, new: bool) -> None:
+    """Few rows and targets do; or the rows do, and their targets never."""
+    pairs = RecurringPairs()
+    rows = np.arange(1000, dtype=np.uint64)
+    pairs.add(rows, rows)
+    other = rows + np.uint64(1000) if new else np.roll(rows, 1)
+    pairs.add(rows[:again], other[:again])
+    assert pairs.judge() is None
+    for shift in range(2, 5):
+        pairs.add(rows, np.roll(rows, shift))
+    assert pairs.judge() is not None
