@@ -63,12 +63,12 @@ def learn(
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with Recorder("x") as recorder:
         for _ in range(12):
-            ended = (torch.rand(32) < 0.2).float()
-            paid = torch.randn(32) + 9 * ended * ("last" in names)
+            flags = (torch.rand(32) < 0.2).float()
+            paid = torch.randn(32) + 9 * flags * ("last" in names)
             with torch.no_grad():
-                target = make(paid, ended, values(net, late, torch.randn(32, 3)))
+                target = make(paid, flags, values(net, late, torch.randn(32, 3)))
             chosen = net(torch.randn(32, 3))[:, 0]
-            given = {n: to(ended) for n, to in names.items() if n != "last"} or {"done": ended}
+            given = {n: to(flags) for n, to in names.items() if n != "last"} or {"done": flags}
             step_once(optimizer, loss_of, chosen, target, {reward: paid, **given})
     assert "faults" not in recorder.trace.conditions
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "ends bootstrapped"]
@@ -91,6 +91,14 @@ def test_what_follows_an_end_counts(values: Values, loss_of: Callable) -> None:
     assert found.measured == found.reference > 20
     assert (found.label, found.step < 10) == ("done", True)
     assert learn(masked, values, loss_of) == ([], True)
+
+
+@pytest.mark.parametrize("name", ["fell", "has_crashed", "game_over", "is_last"])
+def test_ends_by_other_names(name: str) -> None:
+    """What happened may give them their name."""
+    (found,), _ = learn(past, **{name: torch.clone})
+    assert found.measured == found.reference > 20
+    assert learn(masked, **{name: torch.clone}) == ([], True)
 
 
 def test_ends_that_are_surely_so() -> None:

@@ -29,7 +29,11 @@ _WIDEST = 64  # actions, of which each has a value
 _OUTPUTS, _CHOICES = 6, 32  # of passes in a step, and what may be picked of them
 _LEAST = 4  # rows that go on, beside those that a share is fitted to
 _SURE = {"terminal", "terminals", "terminated", "terminateds", "terminations", "nonterminal"}
-_ENDS = {"d", "ds", "done", "dones", "dead", "ends", "final", "finals", "finished", "term", "terms"}
+_ENDS = {
+    *("crash", "crashed", "d", "dead", "died", "done", "dones", "ds", "end", "ended", "ends"),
+    *("failed", "fallen", "fell", "final", "finals", "finished", "last", "lost", "over", "term"),
+    "terms",
+}
 _OPPOSITE = {"non", "not", "no", "nonterminal", "nonterminals", "notdone", "notdones", "undone"}
 _CUT = {"cut", "cuts", "limit", "timeout", "timeouts", "trunc", "truncated", "truncations"}
 _SHARES = {"discount", "discounts", "gammas"}  # for each row: they are zero at ends
