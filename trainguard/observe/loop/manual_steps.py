@@ -49,6 +49,7 @@ class ManualSteps:
         self._key: tuple[int, ...] = ()
         self._free: list[weakref.ref[torch.Tensor]] = []
         self._once: dict[int, tuple[weakref.ref[torch.Tensor], Window]] = {}
+        self._stale: dict[int, tuple[int, int]] = {}
         self._gone = 0  # models that were deleted, when it was last seen who is left
 
     def leave_to_optimizers(self) -> None:
@@ -210,9 +211,11 @@ class ManualSteps:
             # Those that are frozen for now are held too.
             held = {id(p) for o in optimizers for p in _held_by(o)}
             own = [p for p in names.parameters() if id(p) not in held]
-            self._free = [weakref.ref(p) for p in own if not (optimizers and self._was_held(p))]
-        free = (ref() for ref in self._free)
-        return [p for p in free if p is not None and _has_gradient(p)]
+            self._free = [weakref.ref(p) for p in own]
+            # What an optimizer has left, and is gone, is no gradient of this loss.
+            self._stale = {id(p): _mark(p) for p in own if optimizers and self._was_held(p)}
+        free = [p for ref in self._free if (p := ref()) is not None and _has_gradient(p)]
+        return [p for p in free if self._stale.get(id(p)) != _mark(p)]
 
     def _was_held(self, parameter: torch.Tensor) -> bool:
         """Say whether an optimizer has stepped that held a parameter, and may be gone."""
@@ -250,6 +253,12 @@ def _is_leaf(tensor: Any) -> bool:
 def _has_gradient(parameter: torch.Tensor) -> bool:
     """Say whether a parameter has a gradient."""
     return gradient_of(parameter) is not None
+
+
+def _mark(parameter: torch.Tensor) -> tuple[int, int]:
+    """Return what tells a gradient from another one, and from what it was."""
+    gradient = gradient_of(parameter)
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
