@@ -177,7 +177,7 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         may be a batch that was skipped.
         Three passes over one input, of which an average is taken.
     Misses: dropout beside passes in evaluation mode, where no loss is one of torch's functions and
-        no accuracy is said.
+        no accuracy is said; dropout as a function on accelerators.
     Why: dropout makes the validation loss too high and noisy, and batch statistics take in the
         validation set.
     Source: pliang279/MultiBench issue 26; icon-lab/SynDiff issue 46.

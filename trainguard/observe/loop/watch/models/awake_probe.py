@@ -17,7 +17,7 @@ from trainguard.observe.tools.fingerprint import checksums
 
 _STEPS = 3  # around which there are such passes
 _AVERAGED = 3  # passes over one input between two steps, of which an average is taken
-_MOST = 256  # passes that are counted
+_MOST = 32  # passes that are counted
 
 
 class AwakeProbe(Watcher):
@@ -44,11 +44,13 @@ class AwakeProbe(Watcher):
         """Make a pass without a graph again, once there were some."""
         if forward.gradients or not self.recorder.steps:
             return
-        if not forward.training or not self.recorder.probe:
+        given = list(tensors_in(inputs))
+        here = all(tensor.is_cpu for tensor in given)  # elsewhere a checksum would be waited for
+        if not (forward.training and self.recorder.probe and here):
             self._give_up()
             return
         if sum(self._given.values()) < _MOST:
-            key = forward.module, self.recorder.steps, *checksums(list(tensors_in(inputs)))
+            key = forward.module, self.recorder.steps, *checksums(given)
             self._given[key] += 1
             if self._given[key] >= _AVERAGED:  # of several draws
                 self._give_up()

@@ -165,15 +165,16 @@ class EpochOrders(Watcher):
             running.share, running.epoch = _share_of(sampler)
             if is_one_of_several():
                 running.followed = dict.fromkeys(_followed(running.size), 0)
-            self._look_for_buckets(sampler, running)
             self._running[iterator] = running
             self._passes.append(running)
+            self._look_for_buckets(sampler, running)
         if isinstance(indices, list) and all(isinstance(index, int) for index in indices):
             running.add(indices)
 
     def _look_for_buckets(self, sampler: Any, begins: _LoaderPass) -> None:
         """See whether a sampler of the user's keeps lists that no pass has drawn from so far."""
-        passes = [one for one in self._passes if one.data == begins.data and one.trains]
+        own = [one for one in self._passes if one.data == begins.data]
+        passes = [one for one in own if one.trains and one.batches]
         if len(passes) not in _PASSES_BEFORE or any(one.drawn >= _COUNTED for one in passes):
             return
         drawn = set[int]().union(*(one.different for one in passes))
