@@ -106,12 +106,17 @@ def beside_numbers(i):
     return PICTURES[i] - 3, PICTURES[i] - PICTURES.mean(), PICTURES[i] / MEAN
 
 
+def as_signed(i):
+    """Read the same bytes as other numbers."""
+    return TENSOR[i].view(torch.int8) - TENSOR[i + 1].view(torch.int8)
+
+
 def of_strangers(i, other):
     """Compute with what is not known."""
     return other[i] - PICTURES[i]
 
 
-FINE = [of_floats, made_anew, of_masks, known, beside_numbers, of_strangers]
+FINE = [as_signed, of_floats, made_anew, of_masks, known, beside_numbers, of_strangers]
 
 
 @pytest.mark.parametrize("function", WRAPPED)

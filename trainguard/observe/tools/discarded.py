@@ -252,12 +252,15 @@ def _base(target: ast.expr) -> str:
 @lru_cache(maxsize=256)
 def read_statements(code: CodeType) -> tuple[ast.stmt, ...]:
     """Return the calls, assignments and loops of a function; nothing where it has no file."""
-    if code.co_name == "<module>":
-        tree = parse_file(code.co_filename)
-        body: list[ast.stmt] = [] if tree is None else tree.body
-    else:
-        body = getattr(find_function(code), "body", [])
-    return tuple(_statements_in(body))
+    kinds = ast.Expr | ast.Assign | ast.For
+    return tuple(each for each in iterate_statements(code) if isinstance(each, kinds))
+
+
+def iterate_statements(code: CodeType) -> Iterator[ast.stmt]:
+    """Yield all statements of a function, or of a script, in their order, but for inner ones."""
+    is_script = code.co_name == "<module>"
+    tree = parse_file(code.co_filename) if is_script else find_function(code)
+    yield from _statements_in(tree.body if tree is not None else [])
 
 
 def find_function(code: CodeType) -> ast.FunctionDef | None:
@@ -277,10 +280,9 @@ def _makes(node: ast.FunctionDef, name: str, first: int) -> bool:
 
 
 def _statements_in(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield calls, assignments and loops, but for those of the functions and classes inside."""
+    """Yield statements, but for those of the functions and classes inside."""
     for statement in body:
-        if isinstance(statement, ast.Expr | ast.Assign | ast.For):
-            yield statement
+        yield statement
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for part in ("body", "orelse", "finalbody"):
                 yield from _statements_in(getattr(statement, part, []))

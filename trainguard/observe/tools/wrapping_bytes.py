@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from trainguard.observe.tools.arrays import Array, array_of
-from trainguard.observe.tools.discarded import find_function, name_called, parse_file
+from trainguard.observe.tools.discarded import iterate_statements, name_called
 
 # Of arrays and tensors, and of their libraries: what they return are the same numbers.
 _SAME = {
     *("ascontiguousarray", "clone", "contiguous", "copy", "detach", "expand_dims", "flatten"),
     *("flip", "fliplr", "flipud", "from_numpy", "moveaxis", "permute", "ravel", "reshape", "roll"),
-    *("rot90", "squeeze", "swapaxes", "transpose", "unsqueeze", "view"),
+    *("rot90", "squeeze", "swapaxes", "transpose", "unsqueeze"),
 }
 # Around them: what is left past 255, or which of two is larger, may be meant.
 _MEANT = (ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
@@ -45,7 +45,7 @@ def find_operations(code: CodeType, names: Mapping[str, Any]) -> Iterator[Operat
     names: its variables and what they may stand for; the arrays themselves are looked at.
     """
     known: dict[str, Array | None] = {}
-    statements = list(_statements_of(code))
+    statements = list(iterate_statements(code))
     given = [target for each in statements for target in getattr(each, "targets", ())]
     once = [ast.unparse(each) for each in given]
     for statement in statements:
@@ -60,19 +60,6 @@ def find_operations(code: CodeType, names: Mapping[str, Any]) -> Iterator[Operat
                 name = ast.unparse(target)
                 kept = _bytes_of(names.get(name)) if once.count(name) == 1 else None
                 known[name] = kept if kept is not None else _read(statement.value, names, known)
-
-
-def _statements_of(code: CodeType) -> Iterator[ast.stmt]:
-    """Yield the statements of a function, or of a script, in their order."""
-    is_script = code.co_name == "<module>"
-    tree = parse_file(code.co_filename) if is_script else find_function(code)
-    waiting = list(tree.body) if tree is not None else []
-    while waiting:
-        statement = waiting.pop(0)
-        yield statement
-        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            parts = (getattr(statement, part, []) for part in ("body", "orelse", "finalbody"))
-            waiting[:0] = [each for part in parts for each in part]
 
 
 def _operations(node: ast.AST) -> Iterator[_Operation]:

@@ -170,12 +170,14 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         training mode with dropout or batch statistics awake in it: more than half of them. Without
         a loss: several passes in a row without a graph that move batch statistics, before 3 steps
         or more, where the module is never called in evaluation mode; with several optimizers, of
-        which one may train what is sampled from, that is a note.
-    Allows: passes of every window (a rollout, a teacher); batch statistics that are gathered before
-        evaluations, or with no momentum, as torch's update_bn does; modules that are kept awake in
-        a model in evaluation mode, as for Monte Carlo dropout; a single pass with a graph, which
-        may be a batch that was skipped.
-        Three passes over one input, of which an average is taken.
+        which one may train what is sampled from, that is a note. And passes without a graph around
+        3 steps: whether two over one input differ on a copy, and not once nothing is dropped, where
+        no module is called in evaluation mode in the whole run, and a number of one is said.
+    Allows: passes of every window (a rollout, a teacher), if nothing is said of them; batch
+        statistics that are gathered before evaluations, or with no momentum, as torch's update_bn
+        does; modules that are kept awake in a model in evaluation mode, as for Monte Carlo dropout;
+        a single pass with a graph, which may be a batch that was skipped; three passes over one
+        input, as for an average.
     Misses: dropout beside passes in evaluation mode, where no loss is one of torch's functions and
         no accuracy is said; dropout as a function on accelerators.
     Why: dropout makes the validation loss too high and noisy, and batch statistics take in the

@@ -56,6 +56,23 @@ def test_what_is_dropped_in_an_evaluation(make) -> None:
     assert probe.source.startswith(__file__)
 
 
+def test_an_evaluation_with_a_graph() -> None:
+    """In its mode: what is asked for without one is something else."""
+    model, rows = Dropping(), torch.randn(40, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for step in range(8):
+            model.train()
+            with torch.no_grad():
+                goals = model(rows).argmax(1)
+            optimizer.zero_grad()
+            F.cross_entropy(model(rows), goals).backward()
+            optimizer.step()
+            model.eval()
+            print(f"step {step} val score {model(rows).mean().item():.3f}")
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "awake"]
+
+
 def test_evaluations_that_are_fine() -> None:
     """In their mode, without anything to drop, of several draws, or without a number."""
     assert learn(Dropping(), modes=(False,)) == []

@@ -24,8 +24,8 @@ class AwakeProbe(Watcher):
     """
     The Probe event "awake": what a module drops in training mode, in passes without a graph.
 
-    Only where the script says a number of an evaluation, and no pass of any module was made in
-    evaluation mode: then that number is of what is dropped by chance.
+    Only where the script says a number of an evaluation, and no pass of any module, with a graph or
+    without one, was made in evaluation mode: then that number is of what is dropped by chance.
     """
 
     makes = ("Probe:awake",)
@@ -35,39 +35,44 @@ class AwakeProbe(Watcher):
         super().__init__(recorder)
         self._steps = set[int]()
         self._given = Counter[tuple[Any, ...]]()
-        self._tried = False
         self._found: Event | None = None
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Make a pass without a graph again, once there were some."""
-        if forward.gradients or not self.recorder.steps:
-            return
-        given = list(tensors_in(inputs))
-        here = all(tensor.is_cpu for tensor in given)  # elsewhere a checksum would be waited for
-        if not (forward.training and self.recorder.probe and here):
+        if not (forward.training and self.recorder.probe):
             self._give_up()
             return
-        if sum(self._given.values()) < _MOST:
-            key = forward.module, self.recorder.steps, *checksums(given)
-            self._given[key] += 1
-            if self._given[key] >= _AVERAGED:  # of several draws
-                self._give_up()
-                return
+        if forward.gradients or not self.recorder.steps or not self._may_look(forward, inputs):
+            return
         self._steps.add(self.recorder.steps)
-        if len(self._steps) >= _STEPS and not self._tried:
-            self._tried = True
+        if len(self._steps) == _STEPS and self._found is None:
             call = CopyableCall.of(forward, module, inputs)
             found, made = self.recorder.faults.look_apart(
                 forward.module, call.module, lambda: self._try(call)
             )
             self.looked |= {"awake"} if made else set()
-            if found is not None:
-                measured, reference, source, kind = found
-                if kind == "repeat":
-                    named = {"step": forward.step, "label": forward.module, "source": source}
-                    self._found = make_probe("awake", measured, reference, **named)
+            if found is None or found[-1] != "repeat":
+                self._give_up()
+                return
+            measured, reference, source, _ = found
+            named = {"step": forward.step, "label": forward.module, "source": source}
+            self._found = make_probe("awake", measured, reference, **named)
+
+    def _may_look(self, forward: Forward, inputs: tuple[Any, ...]) -> bool:
+        """Count a pass; one of several draws over an input says that what is dropped is meant."""
+        if sum(self._given.values()) >= _MOST:
+            return False
+        given = list(tensors_in(inputs))
+        may = all(tensor.is_cpu for tensor in given)  # elsewhere a checksum would be waited for
+        if may:
+            key = forward.module, self.recorder.steps, *checksums(given)
+            self._given[key] += 1
+            may = self._given[key] < _AVERAGED
+        if not may:
+            self._give_up()
+        return may
 
     def _try(self, call: CopyableCall) -> tuple[float, float, str, str] | None:
         """Make a pass twice on a copy that drops what its module drops."""
@@ -83,5 +88,4 @@ class AwakeProbe(Watcher):
     def _give_up(self) -> None:
         """Find nothing: a model is evaluated in its mode, or what is dropped is meant."""
         self._found = None
-        self._tried = True
         self.recorder.dismiss(self)
