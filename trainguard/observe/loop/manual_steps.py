@@ -10,7 +10,7 @@ import torch
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.watcher import Columns
-from trainguard.observe.loop.window import Window, gradient_of
+from trainguard.observe.loop.window import Window, gradient_of, mark_gradient
 from trainguard.observe.tools.local_values import is_transforming, local_values
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ class ManualSteps:
             own = [p for p in names.parameters() if id(p) not in held]
             self._free = [weakref.ref(p) for p in own]
             # What an optimizer has left, and is gone, is no gradient of this loss.
-            self._stale = {id(p): _mark(p) for p in own if optimizers and self._was_held(p)}
+            self._stale = {id(p): mark_gradient(p) for p in own if optimizers and self._was_held(p)}
         free = [p for ref in self._free if (p := ref()) is not None and _has_gradient(p)]
-        return [p for p in free if self._stale.get(id(p)) != _mark(p)]
+        return [p for p in free if self._stale.get(id(p)) != mark_gradient(p)]
 
     def _was_held(self, parameter: torch.Tensor) -> bool:
         """Say whether an optimizer has stepped that held a parameter, and may be gone."""
@@ -253,12 +253,6 @@ def _is_leaf(tensor: Any) -> bool:
 def _has_gradient(parameter: torch.Tensor) -> bool:
     """Say whether a parameter has a gradient."""
     return gradient_of(parameter) is not None
-
-
-def _mark(parameter: torch.Tensor) -> tuple[int, int]:
-    """Return what tells a gradient from another one, and from what it was."""
-    gradient = gradient_of(parameter)
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

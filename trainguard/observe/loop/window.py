@@ -180,10 +180,7 @@ class Window:
 
     def _mark_gradients(self) -> list[tuple[int, int]]:
         """Return what tells the gradient of each parameter from another, and from what it was."""
-        return [
-            (0, 0) if (g := gradient_of(p)) is None else (id(g), g._version)  # noqa: SLF001
-            for p in self.parameters
-        ]
+        return [mark_gradient(p) for p in self.parameters]
 
     def count(self) -> bool:
         """Count which parameters got a gradient since `mark`; say whether any did."""
@@ -267,6 +264,12 @@ def is_climbed(windows: Iterable[Window]) -> bool:
     alive = (window.optimizer() for window in windows if window.optimizer is not None)
     groups = [group for each in alive if each is not None for group in each.param_groups]
     return any(group.get("maximize") for group in groups)
+
+
+def mark_gradient(parameter: torch.Tensor) -> tuple[int, int]:
+    """Return what tells a gradient from another one, and from what it was."""
+    given = gradient_of(parameter)
+    return (0, 0) if given is None else (id(given), given._version)  # noqa: SLF001
 
 
 def has_gradient(parameter: torch.Tensor) -> bool:

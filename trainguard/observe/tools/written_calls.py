@@ -17,7 +17,7 @@ _BLOCKS = ("body", "orelse", "finalbody")
 def loads_own_state(frame: FrameType) -> bool:
     """Say whether a line loads into something the state of the same: `a.load(a.state_dict())`."""
     tree = parse_file(frame.f_code.co_filename)
-    calls = [each for each in (ast.walk(tree) if tree is not None else ()) if _is_load(each)]
+    calls = _calls_in(tree, "load_state_dict")
     here = [each for each in calls if each.lineno <= frame.f_lineno <= (each.end_lineno or 0)]
     return any(_owner(each) == _owner(each.args[0]) != "" for each in here if each.args)
 
@@ -102,11 +102,6 @@ def _find_repeated(file: str) -> frozenset[str]:
     ]
     lists = [each.elts for each in products if isinstance(each, ast.List) and len(each.elts) == 1]
     return frozenset(name_called(each[0]) for each in lists if isinstance(each[0], ast.Call))
-
-
-def _is_load(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Say whether a node is a call that loads a state."""
-    return isinstance(node, ast.Call) and name_called(node) == "load_state_dict"
 
 
 def _owner(call: ast.expr) -> str:

@@ -26,7 +26,7 @@ from trainguard.observe.loop.counterfactual.witness import Witness, total
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.loop.window import Forward, Window, is_climbed
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.isolation import read_streams, write_streams
@@ -69,7 +69,7 @@ class BatchAgain(Question):
         if len(stepping) != 1 or call.recorder.hand.window is not None:
             return False
         optimizer = stepping[0].optimizer() if stepping[0].optimizer is not None else None
-        return optimizer is not None and not any(g.get("maximize") for g in optimizer.param_groups)
+        return optimizer is not None and not is_climbed(stepping)
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Let the loader serve its next batch from now on, or this one come again without it."""

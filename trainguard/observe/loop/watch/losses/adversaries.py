@@ -144,7 +144,8 @@ class Adversaries(Watcher):
         self._pulled.clear()
         if is_climbed([window]):
             self._judges.clear()
-        if is_climbed([window]) or (self.recorder.steps >= _STEPS and not self._judges):
+            self.recorder.dismiss(self)
+        elif self.recorder.steps >= _STEPS and not self._judges:
             self.recorder.dismiss(self)
         return {}
 

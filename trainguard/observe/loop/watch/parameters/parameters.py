@@ -373,9 +373,9 @@ class Parameters(Watcher):
 
     def _total(self, seen: ParameterHistory) -> int:
         """Return how many gradients a parameter got: for optimizers in turns, those of each."""
-        gone = {id(window) for window in self.recorder.windows if window.is_gone}
-        past = sum(count for key, count in seen.received.items() if key in gone)
-        return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
+        live = {id(window) for window in self.recorder.windows if not window.is_gone}
+        past = sum(count for key, count in seen.received.items() if key not in live)
+        return past + max((n for key, n in seen.received.items() if key in live), default=0)
 
 
 def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:
