@@ -28,6 +28,7 @@ from trainguard.invariants.loop.samples import workers as workers  # isort: skip
 from trainguard.invariants.loop.samples import data as data  # isort: skip
 from trainguard.invariants.loop.samples import noise as noise  # isort: skip
 from trainguard.invariants.loop.models import modes as modes  # isort: skip
+from trainguard.invariants.loop.models import references as references  # isort: skip
 from trainguard.invariants.loop.evaluations import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop.evaluations import scales as scales  # isort: skip
 from trainguard.invariants.loop.evaluations import classes as classes  # isort: skip

@@ -142,6 +142,11 @@ def and_more(names: Iterable[str]) -> str:
     return first + (f" and {len(others)} more" if others else "")
 
 
+def root_of(name: str) -> str:
+    """Return the outermost module of a name."""
+    return name.partition(".")[0]
+
+
 def last_word(step: Step, word: str) -> int:
     """Return where a word stands last in the order of a step's window; -1 where it does not."""
     return max((index for index, done in enumerate(step.order) if done == word), default=-1)

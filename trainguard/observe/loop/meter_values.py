@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainguard.observe.loop.metric_values import rates_of
+from trainguard.observe.loop.metric_values import rates_of, values_of
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.local_values import local_values
 
@@ -18,6 +18,8 @@ Numbers = dict[str, Array]
 MOST = 16  # numbers of their own that a meter has: what has more is something else
 _LARGEST = 4096  # entries of a table of counts
 _LONGEST = 2**13  # entries of a list
+_PAIR = "of "  # begins the name of two lists
+_PAIRED = 4  # lists of one owner that are paired
 _CLASSES = 64
 _COUNTED = 5  # sorts of things that are counted: right, wrong, missed
 
@@ -42,7 +44,45 @@ def numbers_of(owner: Any) -> Numbers:
         table = _cross(lists[one], lists[other])
         if table is not None:
             numbers[f"{one} x {other}"] = table
-    return numbers
+    return numbers | _pair(lists)
+
+
+def _pair(lists: Numbers) -> Numbers:
+    """Return pairs of lists of finite numbers that are as long: (2, N), by both their names."""
+    if len(lists) > _PAIRED:
+        return {}
+    return {
+        f"{_PAIR}{one}, {other}": np.stack([lists[one], lists[other]])
+        for one, other in combinations(lists, 2)
+        if len(lists[one]) == len(lists[other]) > 1
+        and np.isfinite([lists[one], lists[other]]).all()
+    }
+
+
+def added_to(begun: Numbers, now: Numbers) -> dict[str, tuple[Array, Array]]:
+    """Return the pairs of lists that were there and have grown since: all of each, and the rest."""
+    return {
+        name: (pair, pair[:, begun[name].shape[1] :])
+        for name, pair in now.items()
+        if name.startswith(_PAIR) and name in begun
+        if begun[name].shape[1] < pair.shape[1]
+        and np.array_equal(begun[name], pair[:, : begun[name].shape[1]])
+    }
+
+
+def metrics_of(pairs: Numbers) -> dict[str, float]:
+    """Return what pairs of lists, of scores and of their targets, may be said to come to."""
+    found: dict[str, float] = {}
+    for name, pair in pairs.items():
+        for order in ((0, 1), (1, 0)):
+            scores, targets = pair[order[0]], pair[order[1]]
+            if targets.min() != targets.max():
+                metrics = values_of([(scores, targets)])
+                kinds = [
+                    (f"{n}{order} of {name}", value) for n, way, value in metrics if way == "true"
+                ]
+                found |= {f"{kind} {place}": value for place, (kind, value) in enumerate(kinds)}
+    return {form: value for form, value in found.items() if np.isfinite(value)}
 
 
 def _read(value: Any) -> Array | None:

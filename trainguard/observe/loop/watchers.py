@@ -45,6 +45,7 @@ from trainguard.observe.loop.watch.losses.dropped_outputs import DroppedOutputs
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.free_weights import FreeWeights
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
+from trainguard.observe.loop.watch.losses.kept_answers import KeptAnswers
 from trainguard.observe.loop.watch.losses.kept_probabilities import KeptProbabilities
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
 from trainguard.observe.loop.watch.losses.likelihoods import Likelihoods
@@ -56,6 +57,7 @@ from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
 from trainguard.observe.loop.watch.losses.noise_levels import NoiseLevels
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.overlaps import Overlaps
+from trainguard.observe.loop.watch.losses.own_negatives import OwnNegatives
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
@@ -144,9 +146,11 @@ from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.left_loops import LeftLoops
 from trainguard.observe.loop.watch.samples.missed_keys import MissedKeys
 from trainguard.observe.loop.watch.samples.mixed_batches import MixedBatches
+from trainguard.observe.loop.watch.samples.moved_targets import MovedTargets
 from trainguard.observe.loop.watch.samples.named_scales import NamedScales
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
+from trainguard.observe.loop.watch.samples.second_passes import SecondPasses
 from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
 from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
@@ -239,13 +243,16 @@ _ALL: tuple[type[Watcher], ...] = (
     NoiseTargets,
     NoiseLevels,
     SelfMatches,
+    OwnNegatives,
     SelfDistances,
     MaskedChoices,
     ShownTokens,
     LabelOrder,
     EpochOrders,
     WorkerCopies,
+    SecondPasses,
     StoredSamples,
+    MovedTargets,
     SharedSettings,
     RandomNumbers,
     Replicas,
@@ -284,6 +291,7 @@ _ALL: tuple[type[Watcher], ...] = (
     UnreadUpdates,
     PolicyWeights,
     KeptProbabilities,
+    KeptAnswers,
     TermSigns,
     PolicySigns,
     Overlaps,

@@ -18,7 +18,7 @@ _MORE = 3  # where sums of training stand beside, of which a script says much
 @invariant("loop", evidence=has_probe("meter", "nothing added up the samples of an evaluation"))
 def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A mean that is said of an evaluation is over its own samples.
+    What is said of an evaluation is over its own samples.
 
     Judges: variables of the running functions, and what has numbers, lists of them or small tables
         in these: what is at the end of each evaluation what it is before the next one, and grows in
@@ -26,7 +26,7 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
         this one alone comes to is not; and the same for what batches of training have added to
         before: a sum divided by a number of samples or batches; precision, F1 and intersection over
         union of what was counted as right and as wrong; metrics of a table or of two lists of
-        classes.
+        classes; areas, roots of errors and the like of two lists of scores and targets.
     Allows: totals that nothing is divided by, counts that begin anew, and times.
     Misses: other metrics; what is said of less than 3 evaluations, or more than 2 objects deep;
         what is evaluated after each step.
@@ -38,7 +38,7 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "meter" and probe.step >= _LEAST:
             yield Finding(
-                f"a mean that `{trace.subject}` says of an evaluation is over earlier ones too",
+                f"what `{trace.subject}` says of an evaluation is over earlier ones too",
                 f"`{probe.label}`, after {probe.step} evaluations",
                 integer(probe.measured, "samples"),
                 integer(probe.reference, "samples") + ", which the evaluation has",
@@ -49,7 +49,7 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
             both, own = "of training and of the evaluation", "of the evaluation"
             counted = probe.measured > 0  # else it is divided by how long the evaluation is
             yield Finding(
-                f"a mean that `{trace.subject}` says of an evaluation is over training batches too",
+                f"what `{trace.subject}` says of an evaluation is over training batches too",
                 f"`{probe.label}`, after {probe.step} evaluations",
                 integer(probe.measured, f"counted, {both}") if counted else f"sums {both}",
                 integer(probe.reference, f"counted, {own}") if counted else f"sums {own} alone",

@@ -40,8 +40,11 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
     Judges: cross_entropy of a table with a row and a column for each sample: whether its diagonal
         is the same number in all rows, the highest of each, and never the target, in all of the
         first 8 calls of a place. So it is where vectors of length 1 are compared with themselves.
-    Allows: a diagonal that is masked, and one that is the target, as between two views.
-    Misses: losses by hand; vectors that are not normalised.
+        Of losses by hand, the tables that `logsumexp`, `log_softmax` or a sum of `exp` goes over,
+        where the loss takes other entries of the table as well, its positives.
+    Allows: a diagonal that is masked, or taken off a sum; one that is the target, as between two
+        views, or among the positives; tables that nothing is taken of but their sums.
+    Misses: vectors that are not normalised; positives that are computed apart from the table.
     Why: the highest score of all is one that can never be right: the loss has a floor, and what is
         learned is mostly to make up for it.
     Source: Chen et al. 2020, A Simple Framework for Contrastive Learning, equation 1 (k is not i).

@@ -9,7 +9,6 @@ from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
-from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.accuracy_bases import (
     Closeness,
@@ -21,18 +20,23 @@ from trainguard.invariants.loop.evidence import (
     BATCHES,
     MEASURED,
     SWEPT,
-    either,
-    has_probe,
     several_optimizers,
 )
 from trainguard.invariants.loop.models.results import find_awake
-from trainguard.invariants.loop.wording import Course, and_more, count, courses, events, tally
+from trainguard.invariants.loop.wording import (
+    Course,
+    and_more,
+    count,
+    courses,
+    events,
+    root_of,
+    tally,
+)
 
 _FEW = 2
 _SWEEPS = 3  # between steps; batch statistics are gathered on purpose once, or at the end
 _NEAR = 2e-3  # of an accuracy that is said: what averaging in float16 may change
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-_FROZEN = 50  # steps that ask a module that does not move: fewer may lie between two updates of it
 
 
 @invariant("loop", evidence=BATCHES)
@@ -98,7 +102,7 @@ class _Switch:
             for e in events(trace, Evaluation)
             if self.last.clock < e.clock < self.row[0].clock
             and not e.training
-            and _root(e.module) == _root(self.row[0].asleep[0])
+            and root_of(e.module) == root_of(self.row[0].asleep[0])
         ]
         return between[-1] if between else None
 
@@ -148,17 +152,12 @@ def _left_asleep(trace: Trace[Event], course: Course, left: Sequence[_Switch]) -
 def _moved_models(trace: Trace[Event]) -> set[str] | None:
     """Return the outermost modules that the run has moved; None where nothing is known."""
     parameters = events(trace, Parameter)
-    return {_root(p.name) for p in parameters if p.moved and not p.copy} if parameters else None
+    return {root_of(p.name) for p in parameters if p.moved and not p.copy} if parameters else None
 
 
 def _learns(asleep: Sequence[str], moved: set[str] | None) -> bool:
     """Say whether sleeping modules belong to a model that learns, as far as that is known."""
-    return moved is None or any(_root(name) in moved for name in asleep)
-
-
-def _root(name: str) -> str:
-    """Return the outermost module of a name."""
-    return name.partition(".")[0]
+    return moved is None or any(root_of(name) in moved for name in asleep)
 
 
 @invariant("loop", evidence=SWEPT, live=SOON)
@@ -257,78 +256,6 @@ def _moves_statistics(passes: Evaluation) -> bool:
     idle = passes.passes >= _FEW and not (passes.gradients or passes.routine or passes.measures)
     moved = any(name.rpartition(".")[2] in _STATISTICS for name in passes.touched)
     return idle and passes.training and moved and bool(passes.awake)
-
-
-@invariant(
-    "loop",
-    evidence=either(
-        has_probe("reference", "no model was asked that does not move"),
-        has_probe("frozen statistics", "-"),
-    ),
-)
-def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    A model that is asked, and never learns, is in evaluation mode.
-
-    Judges: modules, and parts of those that learn, that most steps call without a graph, on the
-        CPU, with dropout or batch statistics awake in them, and of which no number moves from there
-        to the end: over 50 steps or more. A note of batch normalisation in a frozen part of a model
-        that learns, whose statistics followed the batches in 16 passes or more: one that never
-        learned, or that learned before an optimizer began and stayed as it was from there on.
-    Allows: averages of the model, target networks that are updated, and rollouts of a policy, since
-        they move; modules that are kept awake in a model in evaluation mode; parts that are thawed.
-    Misses: dropout in frozen parts that are called with a graph; parameters that move elsewhere
-        than at their beginnings.
-    Why: `student.train()` on a module that holds its teacher wakes the teacher too: its answers
-        become noise, and its batch statistics follow what the student is shown.
-    Source: huggingface/transformers' distillation examples, which call teacher.eval(); Stack
-        Overflow question 50233272, on batch norm in frozen models.
-    """
-    references = [p for p in events(trace, Probe) if p.probe == "reference"]
-    awake = [probe for probe in references if probe.measured >= _FROZEN]
-    for probe in awake:
-        yield Finding(
-            f"`{trace.subject}` asks a model that does not learn in training mode",
-            at_step(probe.step) + f", {probe.label}",
-            "awake in " + portion(probe.measured, probe.reference, "steps"),
-            "asleep",
-            why="perhaps train() was called on a module that holds it: call eval() after that",
-            event=probe,
-        )
-    if not awake:  # that moves their batch statistics too
-        yield from _find_frozen_statistics(trace)
-
-
-def _find_frozen_statistics(trace: Trace[Event]) -> Iterator[Finding]:
-    """Yield a note of batch statistics that move in a part of which nothing ever learns."""
-    own = [p for p in events(trace, Parameter) if not p.copy]
-    found = [
-        probe
-        for probe in events(trace, Probe)
-        if probe.probe == "frozen statistics"
-        and (probe.reference or _is_in_frozen_part(probe.label, own))
-    ]
-    moved = found and any(p.moved and _root(p.name) == _root(found[0].label) for p in own)
-    if found and (moved or any(probe.reference for probe in found)):
-        yield note(
-            f"batch statistics of a frozen part of `{trace.subject}` follow the training",
-            and_more(probe.label for probe in found),
-            "moved by " + integer(found[0].measured, "training passes"),
-            "as they were when it was frozen",
-            why="requires_grad_(False) freezes parameters and no statistics: call eval() of the"
-            " frozen part after each train() of the model",
-            event=found[0],
-        )
-
-
-def _is_in_frozen_part(layer: str, parameters: Sequence[Parameter]) -> bool:
-    """Say whether the innermost part around a layer that has weights is frozen for good."""
-    part = layer
-    while part := part.rpartition(".")[0]:
-        inside = [p for p in parameters if p.name.startswith(part + ".")]
-        if any(p.dimensions > 1 for p in inside):
-            return not any(p.trainable or p.thawed or p.learns or p.moved for p in inside)
-    return False
 
 
 def _measuring(trace: Trace[Event]) -> list[Evaluation]:

@@ -18,7 +18,9 @@ _CARRIED = 3  # passes: not by chance, and not the chunks of one batch
 @invariant(
     "loop",
     evidence=either(
-        has_probe("labels", "no sample came again with its label"), has_probe("mirrored", "-")
+        has_probe("labels", "no sample came again with its label"),
+        has_probe("mirrored", "-"),
+        has_probe("displaced", "-"),
     ),
 )
 def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
@@ -29,6 +31,9 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         loader of classes, and those of any epochs that have the same inputs and the same targets.
         Targets that lie over their images, as masks do: those that came mirrored with the same one,
         and images that came mirrored with the same target, or otherwise than it, in whatever light.
+        Of data that are served at random, by how much a few pictures and the targets that lie over
+        them were shifted, turned or mirrored since they were served first: both as wholes, and
+        differently, in 6 or more of 24 servings, and in 3 of 10 where both were moved.
         Pictures that came mirrored, with targets of at most 16 numbers of which one goes with the
         place of what is in the picture: how far both are off the middle correlates by 0.7 or more.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
@@ -38,8 +43,11 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
     Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
     """
-    for probe in [p for p in events(trace, Probe) if p.probe == "mirrored"]:
-        yield _mirrored_apart(trace, probe)
+    for probe in events(trace, Probe):
+        if probe.probe == "mirrored":
+            yield _mirrored_apart(trace, probe)
+        elif probe.probe == "displaced":
+            yield _moved_apart(trace, probe)
     # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
     found = [p for p in events(trace, Probe) if p.probe == "labels" and p.measured > p.reference]
     for probe in found[:1]:
@@ -52,6 +60,20 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             " same permutation, before what this line is given",
             event=probe,
         )
+
+
+def _moved_apart(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding of targets that were moved otherwise than the pictures below them."""
+    return Finding(
+        f"the targets of `{trace.subject}` are moved apart from their pictures",
+        "samples that were served again: how picture and target are shifted since the first time",
+        portion(probe.measured, probe.reference, "servings")
+        + " in which the target was moved otherwise",
+        integer(0, "servings"),
+        why="draw once where a sample is cropped, shifted or turned, and do the same to the picture"
+        " and to its target",
+        event=probe,
+    )
 
 
 def _mirrored_apart(trace: Trace[Event], probe: Probe) -> Finding:

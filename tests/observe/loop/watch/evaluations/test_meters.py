@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from trainguard.events.probe import Probe
-from trainguard.observe.loop.meter_values import numbers_of, readings
+from trainguard.observe.loop.meter_values import added_to, metrics_of, numbers_of, readings
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.tools.owners import parts_of
 
@@ -42,6 +42,39 @@ class Lists(Sums):
         return float(torch.cat(self.values).mean())
 
 
+class Pairs(Lists):
+    """All numbers, and what they should be."""
+
+    def __init__(self):
+        super().__init__()
+        self.wanted = []
+
+    def add(self, values):
+        """Add some."""
+        self.values.append(values.numpy())
+        self.wanted.append(torch.arange(len(values)).numpy())
+
+    def mean(self):
+        """Return the root of the mean square error."""
+        apart = np.concatenate(self.values) - np.concatenate(self.wanted)
+        return float((apart**2).mean() ** 0.5)
+
+
+class Areas(Pairs):
+    """All scores, and which are positive."""
+
+    def mean(self):
+        """Return the area under the curve."""
+        scores, wanted = np.concatenate(self.values), np.concatenate(self.wanted) % 2
+        pairs = scores[wanted == 1][:, None] > scores[wanted == 0]
+        return float(pairs.mean())
+
+    def add(self, values):
+        """Add some."""
+        self.values.append(values.numpy())
+        self.wanted.append((torch.arange(len(values)) % 2).float().numpy())
+
+
 def found(make, begins_anew, says) -> list[tuple[float, float]]:
     """Train and evaluate in turns, and return what was found."""
     torch.manual_seed(0)
@@ -62,7 +95,7 @@ def found(make, begins_anew, says) -> list[tuple[float, float]]:
     return [(probe.measured, probe.reference) for probe in probes if probe.probe == "meter"]
 
 
-@pytest.mark.parametrize("make", [Sums, Lists])
+@pytest.mark.parametrize("make", [Sums, Lists, Pairs, Areas])
 def test_what_is_said(make, capsys) -> None:
     """A mean over earlier evaluations is told of, as it is or in percent, and no other number."""
     assert found(make, False, lambda meter: f"error: {meter.mean():.5f}") == [(48.0, 12.0)]
@@ -72,7 +105,7 @@ def test_what_is_said(make, capsys) -> None:
     assert found(make, False, lambda _: "nothing") == []
 
 
-@pytest.mark.parametrize("make", [Sums, Lists])
+@pytest.mark.parametrize("make", [Sums, Lists, Pairs, Areas])
 @pytest.mark.parametrize("between", [False, True], ids=["once", "between too"])
 @pytest.mark.parametrize("kept", [False, True], ids=["made anew", "one object"])
 def test_what_goes_on_from_training(make, between: bool, kept: bool, capsys) -> None:
@@ -169,6 +202,10 @@ def test_numbers() -> None:
         return {name: number.tolist() for name, number in numbers_of(parts_of(value)).items()}
 
     assert read({"a": 1, "b": torch.tensor(2.0), "c": "3", 4: 4}) == {"a": 1.0, "b": 2.0}
+    assert read({"a": [1.5, 2], "b": [0, 1]})["of a, b"] == [[1.5, 2.0], [0.0, 1.0]]
+    assert "of a, b" not in read({"a": [1.5, 2], "b": [0.5]})
+    assert "of a, b" not in read({"a": [1.5, float("nan")], "b": [0, 1]})
+    assert not any(name.startswith("of") for name in read({k: [1, 2] for k in "abcde"}))
     assert read({"best": float("inf"), "bad": torch.tensor([float("nan")])}) == {}
     assert read([1, 2.5]) == {"len()": 2.0, "sum()": 3.5}
     assert read([torch.ones(3), torch.zeros(2)]) == {"len()": 5.0, "sum()": 3.0}
@@ -183,3 +220,19 @@ def test_what_lists_come_to() -> None:
     assert known["accuracy of named x true"] == 0.75
     assert known["sum(named) / len(true)"] == known["sum(named) / 4"] == 1.0
     assert known["mean of IoU of named x true"] == pytest.approx((1 + 0.5 + 0.5) / 3)
+
+
+def test_pairs_of_lists_that_have_grown() -> None:
+    """What was there before is still their beginning, and the rest is new."""
+    begun, now = ({"of a, b": np.array([row[:n], row[:n]])} for row in [range(9)] for n in (3, 5))
+    ((whole, rest),) = added_to(begun, now).values()
+    assert (whole.shape, rest.tolist()) == ((2, 5), [[3, 4], [3, 4]])
+    assert added_to(now, now) == added_to(now, begun) == added_to({}, now) == {}
+    assert added_to({"of a, b": begun["of a, b"] + 1}, now) == {}
+
+
+def test_metrics_of_pairs_of_lists() -> None:
+    """Either list may be that of the targets; one of a single number is none."""
+    known = metrics_of({"of a, b": np.array([[0.1, 0.9, 0.4, 0.6], [0, 1, 1, 0]])})
+    assert 0.75 in known.values()
+    assert metrics_of({"of a, b": np.ones((2, 4))}) == {}

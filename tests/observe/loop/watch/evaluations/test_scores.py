@@ -11,8 +11,12 @@ from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.evaluations import scores
 
 
-def scored(batches: int, speak: bool) -> Score:
-    """Train a step, evaluate so many batches, and return the last score."""
+def scored(batches: int, speak: bool, late: bool = False) -> Score:
+    """
+    Train a step, evaluate so many batches, and return the last score.
+
+    late: whether the losses of an evaluation are computed where graphs are built again.
+    """
     torch.manual_seed(0)
     net = nn.Linear(3, 2)
     with Recorder("x") as recorder:
@@ -27,7 +31,9 @@ def scored(batches: int, speak: bool) -> Score:
                     x = torch.randn(8, 3)
                     wanted = net(x).argmax(1)
                     wanted[: batch + 1] = 1 - wanted[: batch + 1]  # of each batch fewer are right
-                    nn.functional.cross_entropy(net(x), wanted)
+                    made = net(x)
+                    with torch.set_grad_enabled(late):
+                        nn.functional.cross_entropy(made, wanted)
             if speak:
                 print("val_acc 0.5")
     return [e for e in recorder.trace if isinstance(e, Score) and e.evaluation][-1]
@@ -39,6 +45,11 @@ def test_the_last_batch_is_told() -> None:
         ways = {name: (right, of) for name, right, of, _ in scored(4, speak).ways}
         assert ways["right"] == (7 + 6 + 5 + 4, 32)
         assert ways["final"] == (4, 8)
+
+
+def test_a_loss_without_a_graph_belongs_to_the_pass_that_has_none() -> None:
+    """Where it is computed does not make an evaluation a training."""
+    assert scored(4, speak=True, late=True).ways == scored(4, speak=True).ways
 
 
 def test_two_batches_have_no_last_one() -> None:

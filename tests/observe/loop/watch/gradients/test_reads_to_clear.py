@@ -35,6 +35,16 @@ def drop(model: nn.Module) -> None:
     model.zero_grad()
 
 
+def add(model: nn.Module) -> None:
+    """Add to what is there, or to what was cleared."""
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad += torch.ones_like(p)
+            p.grad -= torch.ones_like(p)
+            p.grad.add_(torch.ones_like(p))
+            p.grad.data.sub_(torch.ones_like(p))
+
+
 def zero_grad(model: nn.Module) -> None:
     """Clear the gradients in a function of that name."""
     for p in model.parameters():
@@ -51,7 +61,7 @@ def copied(model: nn.Module) -> None:
     assert "Linear" in repr(model)
 
 
-@pytest.mark.parametrize("again", [clear, drop, zero_grad, copied], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("again", [clear, drop, add, zero_grad, copied], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("none", [True, False], ids=["none", "zeros"])
 def test_clearing_again_is_no_reading(again, none) -> None:
     """Lines that look at gradients in order to clear them, or to copy a model, measure nothing."""

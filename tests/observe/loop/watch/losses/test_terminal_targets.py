@@ -101,6 +101,15 @@ def test_ends_by_other_names(name: str) -> None:
     assert learn(masked, **{name: torch.clone}) == ([], True)
 
 
+def test_rewards_by_another_name() -> None:
+    """What a target is made of is known by its numbers, where a loss function is given it."""
+    (found,), _ = learn(past, reward="br")
+    assert found.measured == found.reference > 20
+    assert learn(masked, reward="br") == ([], True)
+    assert learn(past, loss_of=by_hand, reward="br") == ([], False)
+    assert learn(past, reward="bonus") == ([], False)
+
+
 def test_ends_that_are_surely_so() -> None:
     """By their name, or by rewards that no others have."""
     for told in ({"terminated": torch.clone}, {"not_done": lambda ends: 1 - ends, "last": int}):

@@ -145,10 +145,12 @@ def test_tables_and_contests_are_no_mixing(make) -> None:
         lambda x: x.double().float(),
         lambda x: x.view(len(x), 5, 2, 3).flatten(2),
         lambda x: x.clone(),
+        lambda x: x * 2 + 0.3 * torch.randn_like(x),
+        lambda x: x.masked_fill(torch.rand(5, 6) < 0.3, 0),
     ],
 )
 def test_the_batch_is_recognised(change) -> None:
-    """Cast, reshaped or copied, it is still what the loader made."""
+    """Cast, reshaped, copied or augmented, it is still what the loader made."""
     assert len(probes(net(MIXED, "mean"), change=change)) == 1
 
 
@@ -158,18 +160,33 @@ def collated(samples: list) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack(inputs), torch.stack(classes)
 
 
+def collated_twice(samples: list) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put more rows into a batch than it has samples, as graphs have nodes."""
+    inputs, classes = collated(samples)
+    return inputs.repeat(2, 1, 1), classes.repeat(2)
+
+
+def test_rows_that_are_put_together_by_hand_are_samples_too() -> None:
+    """Where there are as many as samples were drawn, and no other axis is as long."""
+    loading = {"shuffle": True, "collate_fn": collated}
+    assert probes(net(MIXED, "mean"), batch_size=16, **loading)
+    assert probes(net(SOUND, "plain"), batch_size=16, **loading) == []
+    assert probes(net(MIXED, "mean"), batch_size=6, drop_last=True, **loading) == []
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"batch_size": 16, "shuffle": False},
-        {"batch_size": 16, "shuffle": True, "collate_fn": collated},
+        {"batch_size": 16, "shuffle": True, "collate_fn": collated_twice},
         {"batch_size": 2, "shuffle": True},
-        {"batch_size": 16, "shuffle": True, "change": lambda x: x * 2},
+        {"batch_size": 16, "shuffle": True, "change": lambda x: x.flip(0)},
+        {"batch_size": 16, "shuffle": True, "change": lambda x: x + 3 * torch.randn_like(x)},
         {"batch_size": 5, "shuffle": True, "drop_last": True, "change": lambda x: x.swapaxes(0, 1)},
         {"batch_size": 16, "shuffle": True, "rivals": True},
         {"batch_size": 16, "shuffle": True, "probe": False},
     ],
-    ids=["in order", "collated", "two", "changed", "transposed", "rivals", "off"],
+    ids=["in order", "twice", "two", "turned", "noise", "transposed", "rivals", "off"],
 )
 def test_only_where_rows_are_samples(options) -> None:
     """What is not known to be single samples, drawn at random, is left alone."""

@@ -8,9 +8,10 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.samples import stored_samples
+from trainguard.observe.loop.watch.samples.second_passes import read_class
 from trainguard.observe.loop.watch.samples.stored_samples import (
     _find_near,
-    _read_class,
+    _means_to_store,
     _serve_again,
 )
 
@@ -130,10 +131,10 @@ class Ageing(Stored):
 
 def test_a_data_set_that_stores_on_purpose_is_known_by_its_source() -> None:
     """A line of it says so."""
-    name, source, means_to = _read_class(Ageing(copy))
-    assert (name, means_to) == ("Ageing", True)
+    name, source, code = read_class(Ageing(copy))
+    assert (name, _means_to_store(code)) == ("Ageing", True)
     assert source.rpartition(":")[0] == __file__
-    assert not _read_class(Stored(add_noise))[2]
+    assert not _means_to_store(read_class(Stored(add_noise))[2])
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

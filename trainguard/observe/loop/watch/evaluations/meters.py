@@ -12,7 +12,14 @@ from torch import nn
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
-from trainguard.observe.loop.meter_values import MOST, Numbers, numbers_of, readings
+from trainguard.observe.loop.meter_values import (
+    MOST,
+    Numbers,
+    added_to,
+    metrics_of,
+    numbers_of,
+    readings,
+)
 from trainguard.observe.loop.watch.said.logged import LoggedValues, Said
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
@@ -154,15 +161,22 @@ class Meters(Watcher):
         held = {k for k in held if begun[k].any()}
         same = {k for k in held if k in before and np.array_equal(before[k], begun[k])}
         meter.samples = self._samples + (meter.samples if same else 0)
-        for each, carried in ((meter, same), (taught, held - same)):
+        lists = added_to(begun, now)
+        kept = {k for k in lists if k in before and np.array_equal(before[k], begun[k])}
+        for each, carried in (
+            (meter, same | kept),
+            (taught, (held - same) | (lists.keys() - kept)),
+        ):
             each.taught = each is taught
-            numbers = {k: (begun[k], now[k]) for k in carried}
-            source = self._tell(each, key, numbers, counts & carried, said)
+            numbers = {k: (begun[k], now[k]) for k in carried & held}
+            paired = {k: lists[k] for k in carried & lists.keys()}
+            source = self._tell(each, key, numbers, paired, counts & carried, said)
             if source:
                 own = [(int(now[k]), int(grown[k])) for k in counts & carried]
                 each.count, each.of = meter.samples, self._samples
                 if each.taught:
-                    each.count, each.of = max(own, default=(0, 0))
+                    near = min(own, key=lambda count: abs(count[1] - self._samples), default=(0, 0))
+                    each.count, each.of = near
                 each.source = source
 
     @property
@@ -175,6 +189,7 @@ class Meters(Watcher):
         meter: _Meter,
         key: Hashable,
         numbers: dict[str, tuple[Any, Any]],
+        paired: dict[str, tuple[Any, Any]],
         counts: set[str],
         said: list[Said],
     ) -> str:
@@ -189,6 +204,9 @@ class Meters(Watcher):
         whole = readings({k: now for k, (_, now) in numbers.items()}, counts, steady, self._of)
         added = {k: now - begun for k, (begun, now) in numbers.items()}
         own = readings(added, counts, steady, self._of)
+        if said and paired:
+            whole |= metrics_of({k: every for k, (every, _) in paired.items()})
+            own |= metrics_of({k: latest for k, (_, latest) in paired.items()})
         told = [each for each in said if not any(_is(each[0], v, each[1]) for v in own.values())]
         for form, value in whole.items():
             source, name = next((e[2:] for e in told if _is(e[0], value, e[1])), ("", ""))

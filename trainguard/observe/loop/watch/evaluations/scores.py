@@ -151,9 +151,14 @@ class Scores(Watcher):
             return
         ignored = tally.ignored
         self._ignored = ignored if tally.function in CROSS_ENTROPIES else self._ignored
-        self._measured |= tally.evaluation
-        learns = not tally.evaluation
+        learns = not (tally.evaluation or self._measures(value))
+        self._measured |= not learns
         self._add(tally.source, tally.function, scores, target, ignored, learns=learns)
+
+    def _measures(self, value: torch.Tensor) -> bool:
+        """Say whether a loss without a graph is of a pass that has none, whatever the mode now."""
+        recent = self.recorder.recent
+        return not value.requires_grad and bool(recent) and not recent[-1].gradients
 
     def _decides(self) -> bool:
         """Say whether all that is learned from are losses of zeros and ones, of one kind."""

@@ -32,6 +32,10 @@ _CLEARS = re.compile(
 )
 
 
+# Gradients that are written by hand are added to what was cleared.
+_ADDS = re.compile(r"\.grad(?:\.data)?(?:\s*[-+]=|\.(?:add_|sub_|copy_)\()")
+
+
 @dataclass(slots=True)
 class _Line:
     """A line of the user's code, the latest step at which it read, and what it found there."""
@@ -283,19 +287,26 @@ def _line_of(frame: FrameType) -> _Line | None:
     text = linecache.getline(code.co_filename, row).strip()
     if text.startswith("assert ") or is_clearing(code.co_filename, row):
         return None
+    if _matches(_ADDS, code.co_filename, row):
+        return None
     return _Line(f"{code.co_filename}:{row}", text)
 
 
 def is_clearing(file: str, row: int) -> bool:
     """Say whether a line, or one of the next inside the block that it opens, clears gradients."""
+    return _matches(_CLEARS, file, row)
+
+
+def _matches(pattern: re.Pattern[str], file: str, row: int) -> bool:
+    """Say whether a pattern is in a line, or in one of the next inside the block that it opens."""
     text = linecache.getline(file, row).rstrip()
-    if _CLEARS.search(text):
+    if pattern.search(text):
         return True
     for below in range(row + 1, row + 4 if text.endswith(":") else row):
         inner = linecache.getline(file, below).rstrip()
         if inner and _indent(inner) <= _indent(text):
             return False
-        if _CLEARS.search(inner):
+        if pattern.search(inner):
             return True
     return False
 

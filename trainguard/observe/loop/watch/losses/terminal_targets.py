@@ -27,10 +27,25 @@ _KNOWN = 64  # ends after which no more are looked for
 _FEWEST, _MOST = 8, 4096  # rows of a batch
 _WIDEST = 64  # actions, of which each has a value
 _OUTPUTS, _CHOICES = 6, 32  # of passes in a step, and what may be picked of them
+_TABLES = 12  # that may be a reward under another name
 _LEAST = 4  # rows that go on, beside those that a share is fitted to
 _SURE = {"terminal", "terminals", "terminated", "terminateds", "terminations", "nonterminal"}
 _ENDS = {
-    *("crash", "crashed", "d", "dead", "died", "done", "dones", "ds", "end", "ended", "ends"),
+    *(
+        "bd",
+        "bdone",
+        "crash",
+        "crashed",
+        "d",
+        "dead",
+        "died",
+        "done",
+        "dones",
+        "ds",
+        "end",
+        "ended",
+        "ends",
+    ),
     *("failed", "fallen", "fell", "final", "finals", "finished", "last", "lost", "over", "term"),
     "terms",
 }
@@ -120,6 +135,8 @@ class TerminalTargets(Watcher):
         named = _named_rows(rows)
         self._looks += 1
         rewards = [table for name, table in named if _is_reward(name)]
+        if targets and not any(words_in(name) & (REWARDS | _APART) for name, _ in named):
+            rewards = [table for _, table in named[:_TABLES]]  # known by its numbers
         if not rewards or not any(words_in(name) & (_SURE | _ENDS) for name, _ in named):
             self._strange += 1
             return

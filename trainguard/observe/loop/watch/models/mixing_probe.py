@@ -19,6 +19,10 @@ from trainguard.observe.tools.patches import Patches, tell_after
 
 _LEAST_ROWS = 4
 _TABLES = 4  # of the user's variables, each with the indices
+_TENSORS = 16  # of a batch
+_NUMBERS = 16  # of a row: shorter ones are alike by chance
+_ROWS, _COLUMNS = 64, 4096  # of them, that are compared
+_ALIKE = 0.5  # correlation of a sample with what an augmentation has left of it
 _PERVASIVE = 0.9  # of the samples; experts that are full drop a few
 PLAIN = (bool, int, float, str, type(None))
 _RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
@@ -31,10 +35,12 @@ class MixingProbe(ModuleProbe):
     The Probe event "mix": every other sample is exchanged for one of the rest, which must not care.
 
     Only where rows are samples for sure: the batch comes from a loader that shuffles single samples
-    and puts them together itself, or is a table of the user's at indices in no order. Or, as "mix
-    along time", where a layer that takes time along the first axis is given one like the input. A
-    batch norm without running statistics mixes on purpose; a table of all pairs of samples, as
-    contrastive models return, is no output of one.
+    and puts them together itself, or by a function of the user's that returns nothing but as many
+    rows as it is given samples; or it is a table of the user's at indices in no order. What was
+    made of such a batch counts too, where its rows are still like those. Or, as "mix along time",
+    where a layer that takes time along the first axis is given one like the input. A batch norm
+    without running statistics mixes on purpose; a table of all pairs of samples, as contrastive
+    models return, is no output of one.
     """
 
     makes = ("Probe:mix", "Probe:mix along time")
@@ -100,10 +106,9 @@ class MixingProbe(ModuleProbe):
     @shielded
     def _remember(self, batch: Any, iterator: Any) -> None:
         """Remember a batch while it is wanted."""
-        if self.is_wanted and self.recorder.patches.live and _shuffles(iterator):
-            self._batch = list(tensors_in(batch))[:16]
-        elif self._batch:
-            self._batch = []
+        wanted = self.is_wanted and self.recorder.patches.live
+        tensors = list(tensors_in(batch))[:_TENSORS] if wanted else []
+        self._batch = tensors if tensors and _are_samples(tensors, iterator) else []
 
 
 def draws_samples(iterator: Any) -> data.BatchSampler | None:
@@ -113,20 +118,40 @@ def draws_samples(iterator: Any) -> data.BatchSampler | None:
     return batches if own else None
 
 
-def _shuffles(iterator: Any) -> bool:
-    """Say whether a loader draws single samples at random and puts them together itself."""
-    own = draws_samples(iterator) is not None
-    return own and getattr(iterator, "_collate_fn", None) is data.default_collate
+def _are_samples(batch: list[torch.Tensor], iterator: Any) -> bool:
+    """Say whether the rows of a batch are single samples that a loader has drawn at random."""
+    sampler = draws_samples(iterator)
+    if sampler is None or getattr(iterator, "_collate_fn", None) is data.default_collate:
+        return sampler is not None
+    count = sampler.batch_size
+    # Of nodes, parts of pictures or places in time there are as many by chance alone.
+    return all(tensor.shape[:1] == (count,) and count not in tensor.shape[1:] for tensor in batch)
 
 
 def _same(given: torch.Tensor, loaded: torch.Tensor) -> bool:
-    """Say whether a tensor is what was loaded: moved, cast or with its rows in another shape."""
+    """Say whether a tensor is what was loaded: moved, cast, in another shape, or like it by row."""
     if given is loaded:
         return True
     if given.dim() == 0 or loaded.dim() == 0 or len(given) != len(loaded):
         return False
     rows, own = given.detach().reshape(len(given), -1), loaded.reshape(len(loaded), -1)
-    return rows.shape == own.shape and torch.equal(rows.cpu(), own.cpu().to(rows.dtype))
+    if rows.shape != own.shape:
+        return False
+    rows, own = rows.cpu(), own.cpu().to(rows.dtype)
+    return torch.equal(rows, own) or (given.shape == loaded.shape and _are_alike(rows, own))
+
+
+def _are_alike(rows: torch.Tensor, own: torch.Tensor) -> bool:
+    """Say whether rows of many numbers are what was made of others, and of those alone."""
+    if not rows.is_floating_point() or rows.shape[1] < _NUMBERS:
+        return False
+    stride = -(-rows.shape[1] // _COLUMNS)
+    parts = [tensor[:_ROWS, ::stride].double() for tensor in (rows, own)]
+    one, other = (nn.functional.normalize(part - part.mean(0)) for part in parts)
+    table = one @ other.T
+    return bool(
+        (table.diagonal() > _ALIKE).all() and (table.argmax(1) == torch.arange(len(table))).all()
+    )
 
 
 def _are_drawn(tensors: list[torch.Tensor]) -> bool:

@@ -1,16 +1,12 @@
 """Watches data sets that serve what they store: whether serving a sample changes it."""
 
-import inspect
 import re
-import threading
-import weakref
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, Subset, TensorDataset, dataloader, default_collate
+from torch.utils.data import Subset, default_collate
 
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
@@ -23,17 +19,16 @@ from trainguard.observe.loader.reachable_state import (
 )
 from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
 from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
+from trainguard.observe.loop.watch.samples.second_passes import DEEP, SecondPasses, read_class
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.isolation import read_streams, write_streams
-from trainguard.observe.tools.patches import Patches, tell_before
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _SECONDS = 2.0  # of processor time for a few samples
 _TRIES, _SAMPLES = 4, 6  # few samples each: an augmentation may leave half of them alone
 _LEAST = 2  # of them that were changed
-_DEEP = 8  # data sets around others
-_MOST = 32  # data sets that are looked at
 _BYTES = 2**27  # of arrays, each of which is copied in the child
 _VALUES = 18  # of one array in a try: fewer may be weights or counts of its samples
 _NEAR = 1e-3  # of the largest value: what is divided by its own norm again is almost the same
@@ -56,54 +51,30 @@ class StoredSamples(Watcher):
     """
 
     makes = ("Probe:stored",)
-    relies_on = ("Batches",)
+    relies_on = ("Batches", "SecondPasses")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._thread = threading.get_ident()
-        self._passes: dict[int, tuple[weakref.ref[Any], int]] = {}  # by data set
         self._found: dict[int, Probe] = {}
 
     def install(self, patches: Patches) -> None:
-        """Listen to the iterators of loaders without workers."""
+        """Ask to be told of second passes."""
         self._batches = self.recorder.watcher(Batches)
-        kind = dataloader._SingleProcessDataLoaderIter  # noqa: SLF001
-        patches.replace(kind, "__init__", tell_before(self._see_start))
+        self.recorder.watcher(SecondPasses).listeners.append(self._try)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found of data that were trained on."""
         return [probe for key, probe in self._found.items() if key in self._batches.trained_data]
 
     @shielded
-    def _see_start(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
-        """Try what the data set of an iterator is about to do."""
-        if self.recorder.patches.live and self._thread == threading.get_ident():
-            self._count(loader)
-
-    @shielded
-    def _count(self, loader: Any) -> None:
-        """Count the passes through a data set, and try it before the second one."""
-        data = loader.dataset
-        idle = (
-            isinstance(data, TensorDataset | list | tuple) and loader.collate_fn is default_collate
-        )
-        if idle or isinstance(data, IterableDataset) or loader.batch_sampler is None:
-            return
-        if not self.recorder.probe:
-            return
-        # A list could not be told from another one in its place, but by its loader.
-        holder = data if type(data).__weakrefoffset__ else loader
-        known, passes = self._passes.get(id(data), (None, 0))
-        passes = 0 if known is None or known() is not holder else passes
-        self._passes[id(data)] = weakref.ref(holder), passes + 1
-        if passes == 1 and id(data) in self._batches.trained_data and len(self._passes) <= _MOST:
-            self._try(loader, data)
-
-    def _try(self, loader: Any, data: Any) -> None:
+    def _try(self, loader: Any, workers: bool) -> None:
         """Have a child serve some samples again and again, and take down what it has seen."""
-        name, source, means_to = _read_class(data)
+        if workers:  # each changes a copy of its own, which is gone after the pass
+            return
+        data = loader.dataset
+        name, source, code = read_class(data)
         own = loader.collate_fn is not default_collate
-        if means_to or obstacle():
+        if _means_to_store(code) or obstacle():
             return
         answer = fork(_SECONDS, lambda way_out: _serve(loader, way_out))
         report = answer.report if answer is not None else {}
@@ -118,17 +89,9 @@ class StoredSamples(Watcher):
             )
 
 
-def _read_class(data: Any) -> tuple[str, str, bool]:
-    """Return the class that serves samples, the line where, and whether it means to store some."""
-    for _ in range(_DEEP):
-        data = getattr(data, "dataset", data)
-    name = type(data).__name__
-    with suppress(Exception):
-        serve = inspect.unwrap(type(data).__getitem__)
-        lines, first = inspect.getsourcelines(serve)
-        means_to = any(_STORES.search(line.partition("#")[0]) for line in lines)
-        return name, f"{inspect.getsourcefile(serve)}:{first}", means_to
-    return name, "", False
+def _means_to_store(code: list[str]) -> bool:
+    """Say whether a line of what serves samples writes to what the data set has."""
+    return any(_STORES.search(line.partition("#")[0]) for line in code)
 
 
 def _serve(loader: Any, way_out: Exit) -> None:
@@ -150,7 +113,7 @@ def _serve(loader: Any, way_out: Exit) -> None:
 def _find_near(data: Any) -> list[int]:
     """Return the samples of the first elements, which are looked at where there are very many."""
     places = [*range(len(data))]
-    for _ in range(_DEEP):
+    for _ in range(DEEP):
         if not isinstance(data, Subset):
             break
         places, data = [int(data.indices[place]) for place in places], data.dataset
