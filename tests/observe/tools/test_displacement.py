@@ -66,6 +66,23 @@ def test_a_shift_of_half_a_place_is_none() -> None:
     assert not Moves(crop(smooth, 0, 0), crop(smooth, 4, 0)).parts_from(image)
 
 
+def test_an_interpolated_shift_is_rounded() -> None:
+    """A target that was rounded to the other side is where its picture is."""
+    picture = draw_picture()
+    between = 0.7 * crop(picture, 4, 0) + 0.3 * crop(picture, 5, 0)
+    image = Moves(crop(picture, 0, 0), between)
+    assert not Moves(crop(picture, 0, 0), crop(picture, 5, 0)).parts_from(image)
+
+
+def test_where_little_varies_there_is_no_correlation() -> None:
+    """A dot in a corner is not in most parts of its picture."""
+    dot = torch.zeros(24, 24)
+    dot[0, 0] = 1.0
+    moves = Moves(dot, dot)
+    assert moves.best == pytest.approx(1.0)
+    assert float(moves.table[0, 0, 0]) == -1.0
+
+
 def test_pictures_that_have_nothing_in_common_were_not_moved() -> None:
     """Nor were empty ones, those that stayed, and those of one value."""
     picture = draw_picture((24, 24))

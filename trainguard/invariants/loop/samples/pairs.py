@@ -43,11 +43,9 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
     Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
     """
-    for probe in events(trace, Probe):
-        if probe.probe == "mirrored":
-            yield _mirrored_apart(trace, probe)
-        elif probe.probe == "displaced":
-            yield _moved_apart(trace, probe)
+    moved = [_moved_apart(trace, p) for p in events(trace, Probe) if p.probe == "displaced"]
+    mirrored = [_mirrored_apart(trace, p) for p in events(trace, Probe) if p.probe == "mirrored"]
+    yield from moved[:1] or mirrored  # what is turned is moved too
     # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
     found = [p for p in events(trace, Probe) if p.probe == "labels" and p.measured > p.reference]
     for probe in found[:1]:

@@ -235,4 +235,6 @@ def test_metrics_of_pairs_of_lists() -> None:
     """Either list may be that of the targets; one of a single number is none."""
     known = metrics_of({"of a, b": np.array([[0.1, 0.9, 0.4, 0.6], [0, 1, 1, 0]])})
     assert 0.75 in known.values()
+    turned = metrics_of({"of a, b": np.array([[0, 1, 1, 0], [0.1, 0.9, 0.4, 0.6]])})
+    assert 0.75 in turned.values()
     assert metrics_of({"of a, b": np.ones((2, 4))}) == {}

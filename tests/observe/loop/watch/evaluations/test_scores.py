@@ -52,6 +52,27 @@ def test_a_loss_without_a_graph_belongs_to_the_pass_that_has_none() -> None:
     assert scored(4, speak=True, late=True).ways == scored(4, speak=True).ways
 
 
+def test_a_loss_of_training_is_no_evaluation() -> None:
+    """Nor is one of the same scores without their graph, or one beside a teacher's pass."""
+    torch.manual_seed(0)
+    net, teacher = nn.Linear(3, 2), nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            x, wanted = torch.randn(8, 3), torch.randint(2, (8,))
+            scores = net(x)
+            nn.functional.cross_entropy(scores.detach(), wanted)
+            with torch.no_grad():
+                teacher(x)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(scores, wanted).backward()
+            optimizer.step()
+            print("train_acc 0.5")
+    found = [e for e in recorder.trace if isinstance(e, Score)]
+    assert found
+    assert not any(e.evaluation for e in found)
+
+
 def test_two_batches_have_no_last_one() -> None:
     """Of few batches the last one says as much."""
     assert "final" not in {name for name, *_ in scored(2, speak=True).ways}

@@ -32,11 +32,14 @@ def distil(
     classes: int = CLASSES,
     between=lambda teacher: None,
     teaches: bool = False,
+    asks: bool = False,
+    fresh: bool = False,
 ) -> tuple[list[Probe], bool]:
     """
     Train a teacher, keep its answers, and train a student with them.
 
     between: what happens to the teacher after that. teaches: whether it learns beside the student.
+    asks: whether it is asked while it learns, too. fresh: whether it is in each step.
     """
     torch.manual_seed(0)
     inputs, labels = torch.randn(ROWS, 4), torch.randint(0, classes, (ROWS,))
@@ -45,6 +48,9 @@ def distil(
         optimizer = torch.optim.SGD(teacher.parameters(), lr=0.1)
         for _ in range(4):
             learn(teacher, optimizer, F.cross_entropy(teacher(inputs), labels))
+            if asks:
+                with torch.no_grad():
+                    teacher(inputs)
         teacher.train(awake)
         with torch.no_grad():
             targets = target_of(torch.cat([teacher(part) for part in inputs.split(16)]))
@@ -52,9 +58,13 @@ def distil(
         other = torch.optim.SGD(student.parameters(), lr=0.1)
         for _ in range(4):
             for rows in torch.randperm(ROWS).split(16):
+                if fresh:
+                    with torch.no_grad():
+                        targets = target_of(teacher(inputs))
                 learn(student, other, loss_of(student(inputs[rows]), targets[rows]))
             if teaches:
                 learn(teacher, optimizer, F.cross_entropy(teacher(inputs), labels))
+    assert "faults" not in recorder.trace.conditions
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "kept answers"]
     return found, "kept answers" in recorder.trace.conditions["looked"]
 
@@ -92,6 +102,16 @@ def test_answers_with_dropout_are_told(target_of, loss_of) -> None:
 def test_other_targets(options) -> None:
     """Means of several answers, and what is no answer, were looked at."""
     assert distil(**options) == ([], True)
+
+
+def test_answers_of_before_are_forgotten() -> None:
+    """A model that has moved since is another one; what it answers now counts."""
+    assert distil(asks=True)[0]
+
+
+def test_answers_of_the_same_step_are_others_business() -> None:
+    """What is asked in each step is known as a reference."""
+    assert distil(fresh=True)[0] == []
 
 
 def test_few_classes_are_alike_by_chance() -> None:

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses.own_negatives import has_own
 
 COUNT = 12
 HALF = COUNT // 2
@@ -72,6 +73,7 @@ SOUND = {
     "by index": lambda s: (s.logsumexp(1) - s[ROWS, ROWS]).mean(),
     "by gather": lambda s: -F.log_softmax(s, 1).gather(1, ROWS[:, None]).mean(),
     "by mask": lambda s: -F.log_softmax(s, 1)[PAIRS | EYE].mean(),
+    "by masked select": lambda s: -F.log_softmax(s, 1).masked_select(PAIRS | EYE).mean(),
     "spread alone": lambda s: s.logsumexp(1).mean(),
     "of parts": lambda s: (s[:HALF, HALF:].logsumexp(1) - s[:HALF, HALF:].diagonal()).mean(),
     "after a term": lambda s: ((s + torch.arange(COUNT)).logsumexp(1) - s[ROWS, PARTNER]).mean(),
@@ -96,6 +98,18 @@ def test_a_supervised_loss_with_all_in_its_sums() -> None:
 def test_what_is_sound(name: str) -> None:
     """Diagonals that are left out, or right, and tables that are no softmax over pairs."""
     assert probes(SOUND[name]) == []
+
+
+def test_which_tables_are_of_samples_with_themselves() -> None:
+    """The diagonal is one number, the highest; and what is above it is below it, too."""
+    codes = F.normalize(torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    table = codes @ codes.T
+    assert has_own(table)
+    assert has_own(table - table.logsumexp(1, keepdim=True))
+    assert not has_own(table.masked_fill(EYE, float("-inf")))
+    assert not has_own(table.masked_fill(EYE, 0.0))
+    assert not has_own(table - table.tril(-1) / 2)
+    assert not has_own(torch.zeros(COUNT, COUNT))
 
 
 def test_vectors_of_any_length_and_small_batches_are_left_alone() -> None:

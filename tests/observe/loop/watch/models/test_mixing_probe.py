@@ -8,6 +8,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.models.mixing_probe import _same
 
 
 class Net(nn.Module):
@@ -191,6 +192,15 @@ def test_rows_that_are_put_together_by_hand_are_samples_too() -> None:
 def test_only_where_rows_are_samples(options) -> None:
     """What is not known to be single samples, drawn at random, is left alone."""
     assert probes(net(MIXED, "mean"), **options) == []
+
+
+def test_short_rows_are_alike_by_chance() -> None:
+    """What was made of them is not known for sure."""
+    long, short = torch.randn(8, 30), torch.randn(8, 4)
+    assert _same(long * 2, long)
+    assert _same(short + 0, short)
+    assert not _same(short * 2, short)
+    assert not _same(long.flip(0), long)
 
 
 class Centred(nn.Linear):

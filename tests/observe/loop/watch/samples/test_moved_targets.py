@@ -52,6 +52,11 @@ def draw_pictures_alone():
     return [torch.randint(0, 9, (2,)).tolist(), [4, 4]]
 
 
+def draw_apart_at_times():
+    """Draw a place for each, now and then."""
+    return draw_apart() if torch.rand(()) < 0.04 else draw_once()
+
+
 class Reported(Exception):
     """What a child would have sent."""
 
@@ -118,6 +123,27 @@ def test_what_is_drawn_once_does_not() -> None:
     """It was looked at, and nothing was found."""
     torch.manual_seed(0)
     assert record(Parts(draw_once)) == ([], {"displaced"})
+
+
+def test_a_few_are_no_law() -> None:
+    """What is seen now and then may be an accident."""
+    torch.manual_seed(0)
+    assert record(Parts(draw_apart_at_times)) == ([], {"displaced"})
+
+
+def test_a_child_that_cannot_be_is_not_asked(monkeypatch) -> None:
+    """As where other threads run."""
+    monkeypatch.setattr(moved_targets, "obstacle", lambda: "a test")
+    torch.manual_seed(0)
+    assert record(Parts(draw_apart)) == ([], set())
+
+
+def test_targets_are_looked_for_so_often_at_most(monkeypatch) -> None:
+    """Where none is known by then, there is none."""
+    looks = []
+    monkeypatch.setattr(moved_targets, "_find_places", lambda *_: looks.append(1))
+    record(Parts(draw_once), epochs=20)
+    assert len(looks) == 64
 
 
 @pytest.mark.parametrize("draw", [draw_masks_alone, draw_pictures_alone])

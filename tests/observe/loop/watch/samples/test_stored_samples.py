@@ -137,22 +137,22 @@ def test_a_data_set_that_stores_on_purpose_is_known_by_its_source() -> None:
     assert not _means_to_store(read_class(Stored(add_noise))[2])
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_data_set_is_tried_before_its_second_pass(epochs: int, monkeypatch) -> None:
-    """What is served once cannot be changed by that."""
+@pytest.mark.parametrize(("epochs", "workers"), [(1, 0), (2, 0), (2, 1)])
+def test_a_data_set_is_tried_before_its_second_pass(epochs, workers, monkeypatch) -> None:
+    """What is served once cannot be changed by that, nor what workers have copies of."""
     tried = []
     monkeypatch.setattr(stored_samples, "obstacle", lambda: tried.append(1) or "a test")
     with Recorder("x") as recorder:
         net = nn.Linear(16, 1)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-        loader = DataLoader(Stored(copy), 8)
+        loader = DataLoader(Stored(copy), 8, num_workers=workers)
         for _ in range(epochs):
             for inputs in loader:
                 optimizer.zero_grad()
                 net(inputs.float()).square().mean().backward()
                 optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
-    assert len(tried) == epochs - 1
+    assert len(tried) == epochs - 1 - workers
 
 
 def test_samples_of_what_is_looked_at_are_tried() -> None:
