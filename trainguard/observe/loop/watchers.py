@@ -89,7 +89,7 @@ from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
 from trainguard.observe.loop.watch.models.log_determinants import LogDeterminants
 from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.models.padding_places import PaddingPlaces
-from trainguard.observe.loop.watch.models.padding_probe import PaddingProbe
+from trainguard.observe.loop.watch.models.padding_probe import LatePaddingProbe, PaddingProbe
 from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.picture_layouts import PictureLayouts
 from trainguard.observe.loop.watch.models.position_tables import PositionTables
@@ -193,6 +193,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SeriesProbe,
     DetachedProbe,
     PaddingProbe,
+    LatePaddingProbe,
     SignalProbe,
     IdleInputs,
     SharedLayers,

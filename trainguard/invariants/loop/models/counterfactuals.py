@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank, note
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
@@ -19,6 +19,7 @@ _LEAST_ORDERS = 2  # answers: one batch may have labels of which nearly all are 
 _LEAST_LESSONS = 2  # answers, of 50 steps each: one batch may be an odd one
 _BEATEN = 0.95  # of a constant's loss, as it was asked for
 _MOVED = 0.1  # of the deviation between samples: convolutions see a little of what follows
+_SURE = 0.5  # of it, that are certain: chance and habit make less of what a model has learned
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
 
 
@@ -69,6 +70,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
     evidence=either(
         has_answer("padding edited", "no mask marked tokens as padding"),
         has_probe("padding cut", "-"),
+        has_probe("padding cut late", "-"),
     ),
     live=SOON,
 )
@@ -79,7 +81,9 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: a step that a forked child made again with other tokens there, where a mask of the
         model's inputs marks one constant token at one end of rows of different lengths. As a note,
         outputs with one row for each sample when some of the padding at the ends of rows of tokens,
-        or of features that are zero there, is cut off, on a copy in evaluation mode.
+        or of features that are zero there, is cut off, on a copy in evaluation mode. Where batches
+        are padded to different lengths that is no note, if after 100 steps the typical sample still
+        changes by half of the deviation between samples.
     Allows: rounding, 1e-5 of the loss (1e-2 in dtypes of 8 to 11 bits). Of what is cut, a change of
         the typical sample of 10 % (limit) of the deviation between samples.
     Misses: padding without a mask in outputs for each place; models that convolve, recur or
@@ -101,9 +105,11 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 event=answer,
             )
     share = trace.limit("padding_does_not_matter", _MOVED)
-    for probe in events(trace, Probe):
-        if probe.probe == "padding cut" and probe.measured > share:
-            yield note(
+    late = [p for p in events(trace, Probe) if p.probe == "padding cut late"]
+    sure = [probe for probe in late if probe.measured > max(share, _SURE)]
+    for probe in sure or events(trace, Probe):
+        if probe.probe.startswith("padding cut") and probe.measured > share:
+            yield Finding(
                 f"what a model of `{trace.subject}` says of a sample depends on how much padding"
                 " its batch gives it",
                 at_step(probe.step) + f", {probe.label}",
@@ -112,8 +118,10 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 "at most " + percent(share),
                 why="perhaps a last state or a mean goes over the padding, or attention has no"
                 " mask: take states at lengths - 1, pack sequences, or give the mask",
+                rank=Rank.BROKEN if sure else Rank.NOTE,
                 event=probe,
             )
+            return
 
 
 @invariant("loop", evidence=has_answer("a document edited", "no row held several documents"))

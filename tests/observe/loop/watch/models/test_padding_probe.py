@@ -48,17 +48,27 @@ SOUND = {
 }
 
 
-def probes(read, given: torch.Tensor, *, upright: bool = False) -> list[Probe]:
-    """Train, and return the probes of this kind."""
+def probes(
+    read,
+    given: torch.Tensor,
+    *,
+    upright: bool = False,
+    steps: int = 3,
+    more: tuple[int, ...] = (0,),
+    kind: str = "padding cut",
+) -> list[Probe]:
+    """Train, with so much more padding in turns, and return the probes of a kind."""
     torch.manual_seed(0)
     model, classes = Net(read, upright), LENGTHS % 2
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Recorder("x") as recorder:
-        for _ in range(3):
+        for step in range(steps):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(given, LENGTHS)["scores"], classes).backward()
+            sides = (0, 0) * (given.dim() - 2) + (0, more[step % len(more)])
+            rows = nn.functional.pad(given, sides)
+            nn.functional.cross_entropy(model(rows, LENGTHS)["scores"], classes).backward()
             optimizer.step()
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "padding cut"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -79,3 +89,21 @@ def test_padding_is_found_where_time_comes_first() -> None:
 def test_padding_that_is_not_read_is_silent(name: str) -> None:
     """So are padding at the beginning, masks, and rows of one length."""
     assert all(probe.measured < 1e-3 for probe in probes(*SOUND[name]))
+
+
+LATE = {"steps": 104, "more": (0, 1, 2), "kind": "padding cut late"}
+
+
+def test_padding_that_is_read_to_the_end_is_told() -> None:
+    """After many steps, where batches had different lengths."""
+    (probe,) = probes(*BROKEN["mean"], **LATE)
+    assert probe.measured > 0.3
+    assert probe.step >= 100
+    assert probes(*BROKEN["mean"], **LATE | {"steps": 90}) == []
+    assert all(probe.measured < 1e-3 for probe in probes(*SOUND["mean"], **LATE))
+
+
+def test_rows_of_one_or_two_lengths_say_no_more_late() -> None:
+    """Each has its own amount of padding, as far as is known: the last batch may be smaller."""
+    assert probes(*BROKEN["mean"], **LATE | {"more": (1,)}) == []
+    assert probes(*BROKEN["mean"], **LATE | {"more": (1, 2)}) == []

@@ -3,17 +3,21 @@
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.row_ends import ends_of
 from trainguard.observe.loop.watch.models.mixing_probe import counts_time_first
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
+from trainguard.observe.loop.window import Forward
 
 _LEAST_ROWS = 4  # of which padding can be cut
 _PART = 4  # of the samples, one in so many
 _SHORTEST = 4  # places of a row
 _LARGEST = 2**22  # elements of what is read
+_LATE = 100  # steps after which a model may have learned to pass over padding
+_FEW = 3  # lengths of an axis; that of samples has two, where the last batch is smaller
 _WHOLE = (torch.int64, torch.int32)
 
 
@@ -84,6 +88,35 @@ class PaddingProbe(ModuleProbe):
         """Return the first output that has a row for each sample, and no axis of time."""
         able = (t for t in outputs if t.dim() in (1, 2) and len(t) == samples and t.numel())
         return next((t.detach().float().reshape(samples, -1) for t in able), None)
+
+
+class LatePaddingProbe(PaddingProbe):
+    """
+    The Probe event "padding cut late": the same, once a model has learned for a while.
+
+    Only where batches have been padded to different lengths: else each sample has its own amount
+    of padding for good, and what is made of that is made of the sample.
+    """
+
+    makes = ("Probe:padding cut late",)
+    probe = "padding cut late"
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._lengths: tuple[set[int], set[int]] = set(), set()  # of the first two axes
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Take down how long the rows of a batch are, and remember a pass that is late enough."""
+        if not self.is_wanted or not forward.gradients:
+            return
+        several = max(map(len, self._lengths)) >= _FEW
+        for tensor in () if several else self.recorder.given[:1]:
+            for known, length in zip(self._lengths, tensor.shape, strict=False):
+                known.add(length)
+        if self.recorder.steps >= _LATE and several:
+            super().forward(forward, module, inputs, output)
 
 
 def _padding_of(rows: torch.Tensor) -> torch.Tensor | None:
