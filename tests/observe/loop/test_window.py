@@ -1,8 +1,9 @@
 """When an optimizer's window is watched, and when its optimizer has stopped."""
 
 import pytest
+from torch import nn
 
-from trainguard.observe.loop.window import Window
+from trainguard.observe.loop.window import Window, trains
 
 
 def stepped(*steps: int) -> Window:
@@ -27,3 +28,30 @@ def stepped(*steps: int) -> Window:
 def test_an_optimizer_has_stopped(window: Window, steps: int, stopped: bool) -> None:
     """One that pauses as it did before has not."""
     assert window.has_stopped(steps) is stopped
+
+
+def build(*, own: bool, parts: list[bool]) -> nn.Module:
+    """Build a module with parts, and set the flags of it and of each."""
+    module = nn.Sequential(*(nn.Sequential(nn.Dropout()) for _ in parts))
+    for part, awake in zip(module, parts, strict=True):
+        part.train(awake)
+    module.training = own
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "training"),
+    [
+        (build(own=True, parts=[True, True]), True),
+        (build(own=True, parts=[False, False]), True),
+        (build(own=False, parts=[False, False]), False),
+        (build(own=False, parts=[True, True]), True),
+        (build(own=False, parts=[True, False]), False),
+        (build(own=False, parts=[True]), False),
+        (build(own=False, parts=[]), False),
+    ],
+    ids=["awake", "parts asleep", "asleep", "by its flag", "a part awake", "one part", "no parts"],
+)
+def test_a_module_trains(module: nn.Module, training: bool) -> None:
+    """It does where nothing but its own flag was set."""
+    assert trains(module) is training

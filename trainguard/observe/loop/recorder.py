@@ -36,7 +36,7 @@ from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.loop.window import Forward, Window, count_alike, is_looked_at_closer
+from trainguard.observe.loop.window import Forward, Window, count_alike, is_looked_at_closer, trains
 from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.user_line import caller
@@ -205,7 +205,7 @@ class Recorder:
         seen = Forward(
             self.names.add(module, renames=not self.steps),
             self.tick(),
-            module.training,
+            trains(module),
             torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
             step=self.steps,
             keywords=keywords,

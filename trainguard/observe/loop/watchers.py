@@ -64,6 +64,7 @@ from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.quantile_sides import QuantileSides
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
+from trainguard.observe.loop.watch.losses.rounded_weights import RoundedWeights
 from trainguard.observe.loop.watch.losses.running_sums import RunningSums
 from trainguard.observe.loop.watch.losses.self_distances import SelfDistances
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
@@ -278,6 +279,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EqualUnits,
     ZeroMasks,
     ZeroTerms,
+    RoundedWeights,
     UnusedLosses,
     KeptNoise,
     Saturation,

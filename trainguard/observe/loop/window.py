@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
 # The C getter: `.grad` itself is watched during a recording, and we are not the ones to be seen.
 _BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
@@ -19,6 +20,7 @@ _CLOSER = 32  # steps between two closer looks there, which are all watched
 _PAUSES, _BRIEF = 4, 64  # times the longest pause, and steps beyond: then an optimizer has stopped
 _MOST_LOSSES = 64
 _MOST_WORDS = 64
+_PARTS = 2  # of a module that was put to sleep by its own flag: one may be kept awake
 
 
 @dataclass(slots=True)
@@ -264,6 +266,19 @@ def is_climbed(windows: Iterable[Window]) -> bool:
     alive = (window.optimizer() for window in windows if window.optimizer is not None)
     groups = [group for each in alive if each is not None for group in each.param_groups]
     return any(group.get("maximize") for group in groups)
+
+
+def trains(module: nn.Module) -> bool:
+    """
+    Say whether a module is in training mode, or all in it are while its own flag alone says no.
+
+    One part that is awake as a whole may be so on purpose, as for Monte Carlo dropout.
+    """
+    if module.training or len(module._modules) < _PARTS:  # noqa: SLF001 children() takes longer
+        return bool(module.training)
+    parts = module.modules()
+    next(parts)
+    return all(part.training for part in parts)
 
 
 def mark_gradient(parameter: torch.Tensor) -> tuple[int, int]:

@@ -26,7 +26,7 @@ class ModuleNames:
     def __init__(self) -> None:
         self._roots: list[weakref.ref[nn.Module]] = []
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
-        self._parameters: dict[int, tuple[weakref.ref[nn.Parameter], str, str]] = {}
+        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str, str]] = {}
         self._own: dict[str, str] = {}  # modules whose class is none of torch's, with their lines
         self.hidden: set[int] = set()  # ids of parameters that no outermost module registers
         self._taken: dict[str, int] = {}
@@ -83,7 +83,7 @@ class ModuleNames:
             for parameter in root.parameters():
                 self._parameters.pop(id(parameter), None)
 
-    def add_hidden(self, parameter: nn.Parameter, name: str) -> None:
+    def add_hidden(self, parameter: torch.Tensor, name: str) -> None:
         """Learn the name of a parameter that is in use though no outermost module registers it."""
         self._parameters[id(parameter)] = (weakref.ref(parameter), name, name.rpartition(".")[0])
         self.hidden.add(id(parameter))
@@ -137,7 +137,7 @@ class ModuleNames:
         """Say whether some known parameter is still alive."""
         return any(ref() is not None for ref, _, _ in self._parameters.values())
 
-    def parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[torch.Tensor]:
         """Return the known parameters that are still alive, in the order of their models."""
         return [p for ref, _, _ in self._parameters.values() if (p := ref()) is not None]
 

@@ -128,7 +128,8 @@ def test_a_promise_without_a_copy_is_a_note(judged, steps) -> None:
     ("looks", "expected"),
     [
         (look(0.9999), []),
-        (look(0.004), ["note"]),
+        (look(0.004), ["broken"]),
+        (look(0.4), ["note"]),
         (look(0.0), []),
         (look(lambda i: min(0.999, (1 + i) / (10 + i)), count=8), []),
         (look(-0.2), ["broken"]),
@@ -153,6 +154,7 @@ def test_a_promise_without_a_copy_is_a_note(judged, steps) -> None:
     ],
     ids=[
         "ema",
+        "exchanged",
         "keeps little",
         "copied",
         "warming up",

@@ -282,7 +282,13 @@ def _find_bootstraps(trace: Trace[Event]) -> Iterator[Finding]:
             return
 
 
-@invariant("loop", evidence=has_probe("zero term", "no term of a loss had weights for its samples"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("zero term", "no term of a loss had weights for its samples"),
+        has_probe("rounded weight", "-"),
+    ),
+)
 def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What the terms of a loss are multiplied by is not always zero.
@@ -290,9 +296,12 @@ def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: constants of 8 elements or more that a term of the loss is multiplied by, before it is
         summed up: whether all of them are zero in each of 4 looks or more, at steps 1, 8, 16, 32,
         64, 128, 256 and 512. Broken where they weigh log-probabilities of what was chosen, and the
-        script has rewards that differ; a note of other terms.
-    Allows: a term with one weight; zeros in some of the looks, as a warm-up has them; rewards that
-        are all the same; masks inside of a model.
+        script has rewards that differ; a note of other terms. And a single weight that is zero at
+        each of some 50 looks up to the end, 4 or more, where a statement of the script rounds a
+        fraction into a variable that is zero at all of them: `beta = epoch // epochs`. That is a
+        note where the loop does not go round that often: a longer run may come to one.
+    Allows: a weight that is a constant of the script; zeros in some of the looks, as a warm-up has
+        them; rewards that are all the same; masks inside of a model.
     Misses: weights that are zeros by rounding alone; terms that go through anything but sums.
     Why: advantages that are normalised over an axis of one element are zero, whatever was earned:
         what is left of the loss, an entropy or a penalty, falls, and the policy stays random.
@@ -300,7 +309,17 @@ def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
         of size 1; openai/spinningup, utils/mpi_tools.py (over all processes).
     """
     for probe in events(trace, Probe):
-        if probe.probe == "zero term" and _LOOKS <= probe.measured == probe.reference:
+        if probe.probe.startswith("rounded weight") and _LOOKS <= probe.measured == probe.reference:
+            yield Finding(
+                f"a term of the loss of `{trace.subject}` is multiplied by a weight of zero",
+                f"`{probe.label}`, up to step {probe.step}",
+                "zero at each of " + integer(probe.measured, "looks"),
+                "a fraction that is not rounded down",
+                why="`//` and int() of a fraction below one are zero: divide by `/`",
+                rank=Rank.NOTE if probe.probe.endswith("perhaps") else Rank.BROKEN,
+                event=probe,
+            )
+        elif probe.probe == "zero term" and _LOOKS <= probe.measured == probe.reference:
             yield Finding(
                 f"a term of the loss of `{trace.subject}` is multiplied by zeros",
                 "what weighs "

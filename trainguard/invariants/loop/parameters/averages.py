@@ -20,6 +20,7 @@ _FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
 _RARE = 10  # steps that common averages let pass between two updates
 _COPIED = 2e-5  # a decay below it is that of a plain copy, as before an average begins
 _HARDLY = 0.5  # a decay below it keeps less than half
+_EXCHANGED = 0.1  # one below it is none that anybody means: common ones are 0.9 and above
 _EXPLAINED = 0.1  # the part of a move that rounding and a late update may leave unexplained
 _FOREIGN = 0.5  # a move of which that much is unexplained was made by something else
 _COARSE = 0.999  # above this decay a single move is so small that rounding may shape it
@@ -32,8 +33,9 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: with `average` promised, the copies that are called an average, or else all of them:
         one must move by the promised decay. Without it, copies that are called an average: none
-        shares its memory with the model, moves away from it, stays where the model moves, or rounds
-        off what it should move by in most of its elements.
+        shares its memory with the model, moves away from it, stays where the model moves, keeps
+        less than a tenth of itself at each update, or rounds off what it should move by in most of
+        its elements.
     Allows: decays within 0.1 (limit) of 1 - decay of the promised one, plus 1e-4; decays that rise
         or fall through it, or toward it. A note: one that keeps less than half at each update, one
         that stands still and is not promised, one that is only ever copied, no copy at all.
@@ -305,7 +307,7 @@ def _odd_decay(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
             measured,
             "decay " + number(_HARDLY, "", ".6g") + " or more",
             "the weights of the average and of the model may be exchanged",
-            Rank.NOTE,
+            Rank.BROKEN if max(copy.decays) < _EXCHANGED else Rank.NOTE,
         )
 
 

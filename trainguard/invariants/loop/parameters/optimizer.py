@@ -92,7 +92,7 @@ _THAWED = (
 )
 _HIDDEN = (
     "leave out parameters that the model uses and does not register",
-    "parameters() does not find layers in a list or dict: use nn.ModuleList or nn.ModuleDict",
+    "parameters() finds no layers in a list or dict, as nn.ModuleList and nn.ModuleDict have them",
     Rank.BROKEN,
 )
 _CRITERION = (

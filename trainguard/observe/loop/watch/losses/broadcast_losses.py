@@ -35,6 +35,7 @@ _ELEMENTWISE = {
     "SumBackward",
 }
 _JOINTS = {"AddBackward", "DivBackward", "MulBackward"}  # of two parts
+_PRODUCTS = {"AddmmBackward", "BmmBackward", "MmBackward"}  # of a network that is no module
 _CHOICES = {
     "MaximumBackward",
     "MinimumBackward",
@@ -81,12 +82,14 @@ class BroadcastLosses(Watcher):
         self._outputs: dict[int, str] = {}  # sizes of outputs in this window: the module's name
         self._batches: dict[int, str] = {}  # of how many samples: the same
         self._found: dict[str, Probe] = {}
+        self._called = False  # whether a module was, in this window
 
     @now_and_then
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember how many elements an outermost module returned."""
+        self._called |= forward.gradients
         if self.recorder.probe and self.recorder.age < _STEPS and forward.gradients:
             made = [t for t in tensors_in(output) if t.requires_grad and 0 < t.dim() < 3][:8]
             self._outputs |= {t.numel(): forward.module for t in made if t.numel() > 1}
@@ -95,17 +98,21 @@ class BroadcastLosses(Watcher):
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the graph of the loss."""
-        if not self._outputs or self._found or loss.grad_fn is None:
+        if self._found or loss.grad_fn is None or self.recorder.age >= _STEPS:
+            return
+        by_hand = not self._called and self.recorder.probe  # by functions, and no module
+        if not self._outputs and not by_hand:
             return
         try:
-            count = _pairs(loss, self._outputs) or _pairs(loss, self._batches, _is_chosen)
+            sizes = _sizes_of_pairs(loss) if by_hand else self._outputs
+            count = _pairs(loss, sizes) or _pairs(loss, self._batches, _is_chosen)
             weighed = _weighed(loss, set(self._batches))
             self.looked.add("broadcast")
         except Exception:  # noqa: BLE001 not every version of torch tells the same of its graph
             return
         if count or weighed:
             name, size = ("weighed crosswise", weighed) if weighed else ("broadcast", count)
-            names = {**self._batches, **({} if weighed else self._outputs)}
+            names = {size: "", **self._batches, **({} if weighed else self._outputs)}
             step, source = self.recorder.steps, caller()
             self._found[source] = make_probe(
                 name, size * size, size, step=step, label=names[size], source=source
@@ -114,6 +121,7 @@ class BroadcastLosses(Watcher):
     @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Forget the outputs of the window."""
+        self._called = False
         self._outputs.clear()
         self._batches.clear()
         return {}
@@ -121,6 +129,19 @@ class BroadcastLosses(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         return self._found.values()
+
+
+def _sizes_of_pairs(loss: torch.Tensor) -> set[int]:
+    """Return sides of the square tables that a loss of no module goes over, made of products."""
+    near = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+    if not any(autograd_graph.kind_of(node) in _PRODUCTS for node in near):
+        return set()
+    shapes = [
+        autograd_graph.sizes(node)
+        for node in near[:_WEIGHED]
+        if autograd_graph.kind_of(node) in _REDUCTIONS
+    ]
+    return {shape[0] for shape in shapes if len(shape) == 2 and shape[0] >= _LEAST_ROWS}
 
 
 def _is_any(_: autograd_graph.Node) -> bool:

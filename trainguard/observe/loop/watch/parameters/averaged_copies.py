@@ -31,7 +31,8 @@ from trainguard.observe.tools.user_line import caller
 
 _CALLED = frozenset(
     (
-        *("ema", "average", "averaged", "averaging", "avg", "momentum", "shadow", "swa"),
+        *("ema", "average", "averaged", "averaging", "avg", "momentum", "polyak", "shadow"),
+        *("smooth", "smoothed", "swa"),
         *("target", "teacher"),
     )
 )

@@ -9,8 +9,10 @@ from torch import nn
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.heap import living
+from trainguard.observe.tools.user_line import user_frames, variables_of
 
 _MOST_NODES = 20000
+_FRAMES, _DEPTH, _WIDE = 6, 5, 256  # of the user's code, and of what is kept in its variables
 _MOST_LOOKS = 4  # passes backward that are looked at in one step
 
 
@@ -18,7 +20,8 @@ class HiddenParameters(Watcher):
     """
     Makes parameters known that get gradients and belong to no module that was called by itself.
 
-    They are looked for in the graph of what is handed to backward, at steps 0, 1, 2, 4, 8, ...
+    And other tensors that are kept in one tree with what an optimizer holds. They are looked for in
+    the graph of what is handed to backward, at steps 0, 1, 2, 4, 8, ...
     """
 
     makes = ("Parameter",)
@@ -38,15 +41,19 @@ class HiddenParameters(Watcher):
         self.recorder.names.refresh()
         unknown = [p for p in _leaves(loss) if not self.recorder.names.knows(p)]
         held = {
-            id(p)
+            id(p): p
             for window in self.recorder.windows
             if window.optimizer is not None and (optimizer := window.optimizer()) is not None
             for group in optimizer.param_groups
             for p in group["params"]
         }
         loose = {id(p): p for p in unknown if id(p) not in held}
-        if loose:
-            self._name(loose)
+        layers = {key: p for key, p in loose.items() if isinstance(p, nn.Parameter)}
+        if layers:
+            self._name(layers)
+        if len(layers) < len(loose) and not all(isinstance(p, nn.Parameter) for p in held.values()):
+            for tensor, path in _find_beside(held, loose):
+                self.recorder.names.add_hidden(tensor, path)
 
     def _name(self, loose: dict[int, nn.Parameter]) -> None:
         """
@@ -80,10 +87,38 @@ class HiddenParameters(Watcher):
         return type(module).__name__
 
 
-def _leaves(loss: torch.Tensor) -> Iterator[nn.Parameter]:
-    """Yield the parameters that a backward will give a gradient to."""
+def _find_beside(
+    held: dict[int, torch.Tensor], loose: dict[int, torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, str]]:
+    """
+    Yield tensors that are no parameters of a module, and where they are kept, beside held ones.
+
+    That is in one variable of the user's, some tree of which the optimizer has a part: an input
+    that gets a gradient, as a picture that is attacked, has a variable of its own.
+    """
+    for frame in user_frames(_FRAMES):
+        for name, value in variables_of(frame).items():
+            tree = list(_walk(value, name, _DEPTH)) if isinstance(value, dict | list) else []
+            if any(id(tensor) in held for tensor, _ in tree):
+                for tensor, path in tree:
+                    if id(tensor) in loose and not isinstance(tensor, nn.Parameter):
+                        yield tensor, path
+
+
+def _walk(value: Any, path: str, depth: int) -> Iterator[tuple[torch.Tensor, str]]:
+    """Yield the tensors in dictionaries and lists, and the expressions that they are found by."""
+    if isinstance(value, torch.Tensor):
+        yield value, path
+    elif depth and isinstance(value, dict | list | tuple) and len(value) <= _WIDE:
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, entry in entries:
+            yield from _walk(entry, f"{path}[{key!r}]", depth - 1)
+
+
+def _leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a backward will give a gradient to."""
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
         leaf = getattr(node, "variable", None)
         # FSDP joins a layer's parameters in one of its own, and leaves them in the model as views.
-        if isinstance(leaf, nn.Parameter) and not getattr(leaf, "_params", None):
+        if isinstance(leaf, torch.Tensor) and not getattr(leaf, "_params", None):
             yield leaf
