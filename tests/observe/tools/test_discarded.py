@@ -110,6 +110,31 @@ def test_what_a_notebook_shows_is_left_alone(tmp_path) -> None:
     assert [text for text, *_ in find_discarded(code, {"loss": torch.ones(1)})] == ["loss + 2"]
 
 
+REBOUND = "for old, new in pairs:\n    old = old.lerp(new, 0.1)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (REBOUND, ["old = old.lerp(new, 0.1)"]),
+        (REBOUND + "    kept.append(old)\n", []),
+        (REBOUND + "\ndef show():\n    return old\n", []),
+        ("old = old.lerp(new, 0.1)\n", []),
+        (REBOUND.replace("lerp", "lerp_"), []),
+        (f"def follow(pairs, new):\n    {REBOUND.replace(chr(10), chr(10) + '    ')}", []),
+        ("for old, new in pairs:\n    last = old.lerp(new, 0.1)\n", []),
+    ],
+    ids=["rebound", "kept", "read elsewhere", "no loop", "in place", "inside", "another"],
+)
+def test_a_variable_of_a_loop_that_is_set_alone(text: str, found: list[str], tmp_path) -> None:
+    """In a script that is so where nothing else reads it; other variables may be read later."""
+    file = tmp_path / "script.py"
+    file.write_text(text)
+    names = {"old": torch.ones(1), "new": torch.ones(1)}
+    code = compile(text, str(file), "exec")
+    assert [told for told, *_ in find_discarded(code, names)] == found
+
+
 def test_what_another_value_replaces_is_found() -> None:
     """Before anything reads it."""
     assert statements(Quiet.forward, Quiet()) == ["h = F.dropout(x, 0.5)"]

@@ -18,8 +18,10 @@ from trainguard.observe.tools.user_line import asks_for_variables
 # Of tensors and arrays: what they return is new, and they stay as they are. What a variable of a
 # forward is called by may be something else: loggers have a log, too.
 _METHODS = {
-    *("abs", "clamp", "clip", "contiguous", "cumsum", "expand", "flatten", "flip", "float"),
-    *("index_select", "log_softmax", "masked_fill", "matmul", "mul", "neg", "permute", "pow"),
+    *("abs", "add", "clamp", "clip", "contiguous", "cpu", "cuda", "cumsum", "detach", "div"),
+    *("double", "expand", "flatten", "flip", "float", "half", "index_add", "index_copy"),
+    *("index_fill", "index_select", "lerp", "log_softmax", "long", "masked_fill", "matmul", "mul"),
+    *("neg", "permute", "pow", "scatter", "scatter_add", "sub", "to", "where"),
     *("relu", "reshape", "roll", "sigmoid", "softmax", "sqrt", "squeeze", "swapaxes", "tanh"),
     *("transpose", "tril", "triu", "unsqueeze"),
 }
@@ -132,7 +134,27 @@ def _is_unread(code: CodeType, statement: ast.stmt) -> bool:
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     targets = getattr(statement, "targets", [])
     named = [target.id for target in targets if isinstance(target, ast.Name)]
-    return len(named) == len(targets) and all(stores_unread(code, n, lines) for n in named)
+    if len(named) != len(targets):
+        return False
+    if named and code.co_name == "<module>":
+        return all(_is_rebound(code, statement, name) for name in named)
+    return all(stores_unread(code, name, lines) for name in named)
+
+
+def _is_rebound(code: CodeType, statement: ast.stmt, name: str) -> bool:
+    """Say whether a script stores in a variable of a loop, and reads it in that statement alone."""
+    tree = parse_file(code.co_filename)
+    loops = [each for each in ast.walk(tree) if isinstance(each, ast.For)] if tree else []
+    around = [loop for loop in loops if statement in loop.body]
+    is_of_loop = any(name in _loads(loop.target, ast.Store) for loop in around)
+    every = _loads(tree, ast.Load) if tree is not None else []
+    return is_of_loop and every.count(name) == _loads(statement, ast.Load).count(name)
+
+
+def _loads(node: ast.AST, kind: type[ast.expr_context]) -> list[str]:
+    """Return the variables that are read, or stored in, below a node."""
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return [name.id for name in names if isinstance(name.ctx, kind)]
 
 
 def name_unread(frame: FrameType, method: str) -> str:

@@ -207,9 +207,9 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
         nll_loss and kl_div, too; logarithms or soft targets that sum to one along another axis than
         that of the classes, in every call; nll_loss of values above zero, or rows of more than one.
         Losses by hand that pick one number of a softmax for each place along its axis, or weigh
-        them by what sums to one along another, and a softmax of a softmax in all looks.
+        them by what sums to one along another; a softmax of one, or a sigmoid of one, in all looks.
     Allows: log_softmax before cross_entropy, which changes nothing; a tanh that is scaled after;
-        square tables, which are read both ways.
+        square tables.
     Misses: a normalisation that something else follows; other losses written by hand.
     Why: a softmax of a softmax is nearly flat: the loss cannot fall far, and its gradient fades.
     Source: Lightning-Universe/lightning-bolts issue 654; ariecattan/SciCo issue 2.
@@ -229,11 +229,11 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "twice" and _FEW <= probe.measured == probe.reference and not told:
             yield Finding(
-                f"the loss of `{trace.subject}` takes the softmax of a softmax",
+                f"the loss of `{trace.subject}` takes the {probe.label} of a {probe.label}",
                 "in the graph of the loss",
                 "one right after the other in " + portion(probe.measured, probe.reference, "steps"),
                 "logits",
-                why=_WHY["cross_entropy"],
+                why=_WHY["cross_entropy"].replace("softmax", probe.label),
                 event=probe,
             )
         if probe.probe == "picked" and _FEW <= probe.measured == probe.reference:

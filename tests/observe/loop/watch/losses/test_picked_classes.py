@@ -64,7 +64,19 @@ def test_a_softmax_of_a_softmax_is_told() -> None:
     """It is where the second is a logarithm; logits that are scaled before it are no softmax."""
     (probe,) = probes(lambda z: LOSSES["gathered"](z.softmax(1), 1), "twice")
     assert (probe.measured, probe.reference) == (3, 3)
+    assert probe.label == "softmax"
     assert probes(lambda z: LOSSES["gathered"](z.softmax(1) * 20, 1), "twice") == []
+
+
+def test_a_sigmoid_of_a_sigmoid_is_told() -> None:
+    """Also of its parts, and as a logarithm; a factor between is a temperature."""
+    for again in (torch.sigmoid, nn.functional.logsigmoid, lambda p: p[:, :2].sigmoid()):
+        (probe,) = probes(lambda z, again=again: again(z.sigmoid()).mean(), "twice")
+        assert probe.label == "sigmoid"
+        assert probe.measured == probe.reference > 1
+    for sound in (lambda z: (z.sigmoid() * 4 - 2).sigmoid(), lambda z: z.sigmoid().log()):
+        both = lambda z, sound=sound: sound(z).mean() - z.log_softmax(1)[:, 0].mean()  # noqa: E731
+        assert probes(both, "twice") == []
 
 
 @pytest.mark.parametrize("name", LOSSES)

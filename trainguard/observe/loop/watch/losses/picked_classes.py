@@ -19,6 +19,7 @@ _STEPS = {0, 1, 2, 4, 8, 16}  # that are looked at
 _MOST_NODES = 20000
 _LARGEST = 2**20  # elements that are read
 _EXACT, _OFF = 1e-3, 0.1  # of a sum
+_SIGMOIDS = {"LogSigmoidBackward", "SigmoidBackward"}
 _SOFTMAX = {"SoftmaxBackward", "LogSoftmaxBackward"}
 # What is done to probabilities number for number, before a class is picked.
 _BETWEEN = {"AddBackward", "ClampBackward", "ClampMinBackward", "CloneBackward", "LogBackward"} | {
@@ -51,7 +52,8 @@ class PickedClasses(Watcher):
     """
     The Probe events "picked" and "twice".
 
-    Losses that pick classes along another axis than the softmax's, and a log_softmax of a softmax.
+    Losses that pick classes along another axis than the softmax's, and a log_softmax of a softmax,
+    or a sigmoid of a sigmoid; the label says which.
     listeners: are told of the classes that are picked, and of the node that they are picked from.
     """
 
@@ -61,7 +63,7 @@ class PickedClasses(Watcher):
         super().__init__(recorder)
         self.listeners: list[Callable[[torch.Tensor, Node], None]] = []
         self._twice = self._looked = 0
-        self._source_of_twice = ""
+        self._source_of_twice = self._kind = ""
         self._steps: list[tuple[list[_Pick], str]] = []  # each with the line that goes backward
 
     @now_and_then
@@ -70,13 +72,15 @@ class PickedClasses(Watcher):
         if loss.grad_fn is None or self.recorder.steps not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
-        if len(nodes) >= _MOST_NODES or not any(map(_is_softmax, nodes)):
+        squashed = any(map(_is_of_a_sigmoid, nodes))
+        if len(nodes) >= _MOST_NODES or not (squashed or any(map(_is_softmax, nodes))):
             return
         self.looked.add("picked")
         self._looked += 1
-        if any(map(_is_of_a_softmax, nodes)):
+        if squashed or any(map(_is_of_a_softmax, nodes)):
             self._twice += 1
             self._source_of_twice = self._source_of_twice or caller()
+            self._kind = "sigmoid" if squashed else "softmax"
         with suppress(RuntimeError):  # what was changed since cannot be read
             if picks := [pick for node in nodes for pick in _picks_in(node)]:
                 self._steps.append((picks, caller()))
@@ -88,7 +92,8 @@ class PickedClasses(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         if self._twice:
-            yield make_probe("twice", self._twice, self._looked, source=self._source_of_twice)
+            named = {"label": self._kind, "source": self._source_of_twice}
+            yield make_probe("twice", self._twice, self._looked, **named)
         told = [(found, source) for picks, source in self._steps if (found := _read(picks))]
         wrong = [(next(filter(None, found)), source) for found, source in told if any(found)]
         if wrong:
@@ -115,6 +120,14 @@ def _is_of_a_softmax(node: Node) -> bool:
     if before is None or autograd_graph.kind_of(before) != "SoftmaxBackward":
         return False
     return bool(before._saved_dim == node._saved_dim)  # noqa: SLF001 torch names it so
+
+
+def _is_of_a_sigmoid(node: Node) -> bool:
+    """Say whether a node is a sigmoid of what comes out of a sigmoid, or the logarithm of one."""
+    if autograd_graph.kind_of(node) not in _SIGMOIDS:
+        return False
+    before = autograd_graph.maker_of(node.next_functions[0][0])
+    return before is not None and autograd_graph.kind_of(before) == "SigmoidBackward"
 
 
 def _picks_in(node: Node) -> Iterator[_Pick]:
