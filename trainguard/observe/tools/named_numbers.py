@@ -13,6 +13,7 @@ from trainguard.observe.tools.owners import find_owners
 REWARDS = {"r", "rew", "rews", "reward", "rewards"}  # words in their names
 # Words in the names of what is the better the larger it is.
 PAID = REWARDS | {"adv", "advs", "advantage", "advantages", "gae", "gaes"}
+_STEPS = 4096  # of a rollout that is kept as a list of what was seen in each
 PAID |= {"ret", "rets", "return", "returns"}
 
 
@@ -20,11 +21,31 @@ def find_numbers(least: int, most: int) -> Iterator[tuple[str, Table]]:
     """Yield real, finite numbers on the host: tensors, arrays, lists; of so many, copied."""
     for _, _, values in find_owners():
         for name, value in values.items():
+            value = _join(value, most) if type(value) is list else value
             if isinstance(name, str) and _holds_numbers(value, least, most):
                 here = array_of(value) if isinstance(value, torch.Tensor) else value
                 table = np.array(here, np.float64)
                 if np.isfinite(table).all():
                     yield name, table
+
+
+def _join(values: list[Any], most: int) -> Any:
+    """Return a list of tensors or arrays of one shape, a step each, as one; others as they are."""
+    first = values[0] if 1 < len(values) <= _STEPS else None
+    if not isinstance(first, torch.Tensor | np.ndarray) or len(values) * _size(first) > most:
+        return values
+    able = (_holds_numbers(each, 1, most) and each.shape == first.shape for each in values)
+    return np.stack([_read(each) for each in values]) if all(able) else values
+
+
+def _size(table: Any) -> int:
+    """Return how many numbers a tensor or an array has."""
+    return table.numel() if isinstance(table, torch.Tensor) else int(table.size)
+
+
+def _read(table: Any) -> Any:
+    """Return the numbers of a tensor or an array."""
+    return array_of(table) if isinstance(table, torch.Tensor) else table
 
 
 def _holds_numbers(value: Any, least: int, most: int) -> bool:

@@ -29,13 +29,16 @@ def joined(rewards: Table, dones: Table) -> Table:
     return discounted(rewards, 0 * dones)
 
 
-def advantages(rewards: Table, dones: Table, values: Table, ends: bool) -> Table:
-    """Return what GAE estimates."""
+def advantages(
+    rewards: Table, dones: Table, values: Table, ends: bool, sums: bool | None = None
+) -> Table:
+    """Return what GAE estimates; ends, sums: whether values and what is added up are cut."""
+    sums = ends if sums is None else sums
     made, running = np.zeros_like(rewards), np.zeros_like(rewards[0])
     for t in range(len(rewards))[::-1]:
-        live = 1 - dones[t] * ends
+        live, kept = 1 - dones[t] * ends, 1 - dones[t] * sums
         after = values[t + 1] if t + 1 < len(values) else 0.0 * values[t]
-        running = rewards[t] + 0.95 * live * after - values[t] + 0.95 * 0.9 * live * running
+        running = rewards[t] + 0.95 * live * after - values[t] + 0.95 * 0.9 * kept * running
         made[t] = running
     return made
 
@@ -82,18 +85,26 @@ def test_returns(shape: tuple[int, ...], scale: Callable) -> None:
     assert found(lambda r, d, v: scale(discounted(r, d, lag=1)), shape) == [(0.0, 3.0)]
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_advantages(ends: bool) -> None:
-    """Those of GAE are made of values, too."""
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(
+    ("ends", "sums"), [(False, False), (True, True), (True, False)], ids=["none", "both", "values"]
+)
+def test_advantages(ends: bool, sums: bool, flat: bool) -> None:
+    """Those of GAE are made of values, too, of which the next may be cut alone."""
     net = nn.Linear(2, 1)
     with Recorder("x") as recorder:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         rewards, dones, vals = rollout(0, (STEPS, PLACES))
-        adv = torch.tensor(advantages(rewards, dones, vals, ends)).float()
+        adv = torch.tensor(advantages(rewards, dones, vals, ends, sums)).float()
+        if flat:  # as what is learned from in parts, after steps that were kept one by one
+            rewards, dones, vals = (
+                [torch.tensor(step).float() for step in table] for table in (rewards, dones, vals)
+            )
+            adv = adv.flatten()
         (net(torch.randn(8, 2)).mean() * adv.mean()).backward()
         optimizer.step()
     probe = next(e for e in recorder.trace if isinstance(e, Probe) and e.probe == "ends passed")
-    assert (probe.measured, probe.reference, probe.label) == (1.0 - ends, 1.0, "adv" * (not ends))
+    assert (probe.measured, probe.reference, probe.label) == (1.0 - sums, 1.0, "adv" * (not sums))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256}  # that are looked at
 _SHORTEST, _LARGEST = 16, 1 << 14  # numbers of a rollout
-_ENDS = {"done", "dones", "terminal", "terminals", "terminated", "ends", "mask", "masks"}
+_ENDS = {"d", "done", "dones", "terminal", "terminals", "terminated", "ends", "mask", "masks"}
 _ENDS |= {"nonterminal", "nonterminals", "alive"}  # of which most are true
 _VALUES = {"v", "val", "vals", "value", "values"}
 _APART = {"int", "intrinsic", "bonus", "curiosity"}  # rewards that are meant to outlive episodes
@@ -104,9 +104,16 @@ def _find_returns(rewards: Table, ends: Table, rollout: Rollout) -> dict[str, bo
     """Return the names of the tables that are returns of rewards, and whether they reach on."""
     values = [table for _, table in rollout["values"] if table.shape == rewards.shape][:2]
     some = rollout["others"] + rollout["values"]
-    alike = [pair for pair in some if pair[1].shape == rewards.shape][:_MOST]
+    shaped = [(name, _reshape(table, rewards)) for name, table in some]
+    alike = [pair for pair in shaped if pair[1].shape == rewards.shape][:_MOST]
     judged = {name: _reaches_on(table, rewards, ends, values) for name, table in alike}
     return {name: reaches for name, reaches in judged.items() if reaches is not None}
+
+
+def _reshape(table: Table, rewards: Table) -> Table:
+    """Return numbers that were put into one row, step by step, as rewards have them."""
+    is_flat = table.ndim == 2 and table.shape[1] == 1 < rewards.shape[1]
+    return table.reshape(rewards.shape) if is_flat and table.size == rewards.size else table
 
 
 def _reaches_on(returns: Table, rewards: Table, ends: Table, values: list[Table]) -> bool | None:
@@ -119,15 +126,30 @@ def _reaches_on(returns: Table, rewards: Table, ends: Table, values: list[Table]
             later = _columns(returns, rewards, np.zeros_like(ends), value)
             return True if _is_told(later, ends, spread) else None
         # Flags of the step that ends an episode, and of the one that begins the next.
-        for stops in (ends[:-1], ends[1:]):
-            if _fits(returns, rewards, stops, value, spread):
-                return False
+        flags = ends[:-1], ends[1:]
+        if any(_fits(returns, rewards, stops, value, spread) for stops in flags):
+            return False
+        # The values of next states may be cut, and what is added up over the steps not.
+        halves = flags if value is not None else ()
+        if any(_fits(returns, rewards, stops, value, spread, half=True) for stops in halves):
+            return True
     return None
 
 
-def _fits(returns: Table, rewards: Table, stops: Table, value: Table | None, spread: float) -> bool:
-    """Say whether each number is made of the next one, but where the steps stop."""
-    columns = _columns(returns, rewards, stops, value)
+def _fits(
+    returns: Table,
+    rewards: Table,
+    stops: Table,
+    value: Table | None,
+    spread: float,
+    *,
+    half: bool = False,
+) -> bool:
+    """Say whether each number is made of the next one, but where the steps stop; half: is, too."""
+    columns = _columns(returns, rewards, np.zeros_like(stops) if half else stops, value)
+    if half and value is not None:
+        cut = (1.0 - stops[: len(rewards) - 1]) * value[1:]
+        columns = np.column_stack([columns, cut.reshape(-1)])
     wanted = returns[:-1].reshape(-1)
     for rows in (_FIRST, len(wanted)):  # most tables are known not to be returns by few rows
         factors, rest = fit_columns(columns[:rows], wanted[:rows])
