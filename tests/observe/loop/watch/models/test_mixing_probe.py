@@ -212,6 +212,45 @@ class Centred(nn.Linear):
         return made - made.mean(0)
 
 
+class Frames(nn.Module):
+    """A reader of frames first, samples second, which weighs frames along some axis."""
+
+    def __init__(self, axis: int, whole: bool = False) -> None:
+        super().__init__()
+        self.first, self.score, self.last = nn.Linear(6, 8), nn.Linear(6, 1), nn.Linear(8, 3)
+        self.axis, self.whole = axis, whole
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the scores of each sample; whole: those of each frame beside the others."""
+        weights = self.score(inputs).softmax(self.axis)
+        hidden = self.first(inputs)
+        made = (weights * hidden).sum(0, keepdim=self.whole)
+        return self.last(hidden + made if self.whole else made)
+
+
+def drawn_frames(axis: int, *, whole: bool = False) -> list[Probe]:
+    """Train on samples that are drawn along the second axis; return what was found."""
+    torch.manual_seed(0)
+    model, clips, kinds = Frames(axis, whole), torch.randn(5, 64, 6), torch.randint(0, 3, (64,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(2):
+            for rows in torch.randperm(64).split(16):
+                scores = model(clips[:, rows])
+                loss = F.cross_entropy(scores.mean(0) if whole else scores, kinds[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "mix"]
+
+
+def test_samples_along_the_second_axis() -> None:
+    """An output of samples alone is known to be one; of both axes, what was drawn may be points."""
+    assert drawn_frames(1)
+    assert drawn_frames(0) == []
+    assert drawn_frames(1, whole=True) == []
+
+
 def drawn_by_hand(name: str, *, ordered: bool = False, flat: bool = False) -> list[Probe]:
     """Train on rows of a table that is a variable here, at indices; return what was found."""
     torch.manual_seed(0)

@@ -73,11 +73,12 @@ class MixingProbe(ModuleProbe):
         plain = all(isinstance(entry, (torch.Tensor, *PLAIN)) for entry in call.inputs)
         if not plain or not tensors or not all(tensor.dim() for tensor in tensors):
             return False
-        loaded = any(_same(tensors[0], each) for each in batch) or _are_drawn(tensors)
-        if not loaded and not (counts_time_first(call.module) and _is_sequence(tensors)):
+        loaded = any(_same(tensors[0], each) for each in batch)
+        drawn = 0 if loaded else _find_drawn(tensors)
+        if drawn is None and not (counts_time_first(call.module) and _is_sequence(tensors)):
             return False
-        self._axis = 0 if loaded else 1
-        self.probe = "mix" if loaded else "mix along time"
+        self._axis = 1 if drawn is None else drawn
+        self.probe = "mix" if drawn is not None else "mix along time"
         rows = {tensor.shape[self._axis] for tensor in tensors}
         return len(rows) == 1 and min(rows) >= _LEAST_ROWS and not _mixes_on_purpose(call.module)
 
@@ -85,12 +86,14 @@ class MixingProbe(ModuleProbe):
         """Exchange every other sample, and see how much the outputs for the rest change."""
         shape = next(entry.shape for entry in call.inputs if isinstance(entry, torch.Tensor))
         axis = self._axis
+        sure = self.probe == "mix"
         with _watch_sequences(shape[:2]) as sequences:
-            first = _others(run(call.inputs), shape, axis)
-        if axis and not sequences:
+            first = _others(run(call.inputs), shape, axis, sure=sure)
+        if not sure and not sequences:
             return None
-        again = _others(run(call.inputs), shape, axis)
-        after = _others(run(tuple(_edit(entry, axis) for entry in call.inputs)), shape, axis)
+        again = _others(run(call.inputs), shape, axis, sure=sure)
+        changed = tuple(_edit(entry, axis) for entry in call.inputs)
+        after = _others(run(changed), shape, axis, sure=sure)
         if not [t.shape for t in first] == [t.shape for t in again] == [t.shape for t in after]:
             return None
         for before, second, edited in zip(first, again, after, strict=True):
@@ -151,8 +154,15 @@ def _are_alike(rows: torch.Tensor, own: torch.Tensor) -> bool:
     return bool(((one * other).sum(1) > _ALIKE).all())
 
 
-def _are_drawn(tensors: list[torch.Tensor]) -> bool:
+def _find_drawn(tensors: list[torch.Tensor]) -> int | None:
+    """Return the axis along which an input was drawn from a table of the user's, in no order."""
+    axes = (0, 1) if tensors[0].dim() > 2 else (0,)
+    return next((axis for axis in axes if _are_drawn(tensors, axis)), None)
+
+
+def _are_drawn(tensors: list[torch.Tensor], axis: int) -> bool:
     """Say whether an input is a table among the user's variables at indices in no order."""
+    tensors = [tensor.transpose(0, axis) for tensor in tensors if tensor.dim() > axis]
     given, count = tensors[0].detach(), len(tensors[0])
     # A row of a few numbers may be a point or a node, of which many are drawn of one sample.
     alone = given.dim() > 2 or (given.dim() == 2 and not given.is_floating_point())
@@ -161,6 +171,7 @@ def _are_drawn(tensors: list[torch.Tensor]) -> bool:
         return False
     held = [tensor.detach() for _, _, tensor in named_tensors() if tensor.is_cpu]
     orders = [t for t in held if t.dtype is torch.int64 and t.shape == (count,)]
+    held = [t.transpose(0, axis) for t in held if t.dim() > axis]
     tables = [t for t in held if t.shape[1:] == given.shape[1:] and len(t) > count]
     return any(
         torch.equal(table[order], given)
@@ -191,12 +202,19 @@ def _edit(entry: Any, axis: int) -> Any:
     return edited
 
 
-def _others(output: list[torch.Tensor], shape: torch.Size, axis: int) -> list[torch.Tensor]:
+def _others(
+    output: list[torch.Tensor], shape: torch.Size, axis: int, *, sure: bool
+) -> list[torch.Tensor]:
     """
     Return the samples 1, 3, 5, ... of each output, first axis first: those that stay as they are.
 
-    Only of outputs with one entry for each sample, and none for each pair of them.
+    Only of outputs with one entry for each sample, and none for each pair of them. Where what was
+    drawn is along the second axis, those that have nothing of the first: else it may be points.
     """
+    if axis and sure:
+        count, length = shape[axis], shape[0]
+        rows = [t for t in output if t.shape[:1] == (count,) and length not in t.shape]
+        return [t[1::2].clone() for t in rows if count not in t.shape[1:] and t.numel()]
     able = (
         t
         for t in output
