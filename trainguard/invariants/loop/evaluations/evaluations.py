@@ -306,9 +306,9 @@ def evaluation_inputs_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """
     An evaluation shows a model the same inputs each time.
 
-    Judges: evaluations, on the CPU, of batches as a loader serves them that goes through a data
-        set in order: a note where in three evaluations or more no row is what it was, though all
-        that is served beside it is the same.
+    Judges: evaluations, on the CPU, of batches as a loader serves them that goes through a data set
+        in order, or of inputs by hand whose loss is one of torch's: a note where in three
+        evaluations or more no row is what it was, though all that is served beside it is the same.
     Allows: targets that change with the inputs, as those of masked words, or of the shape of the
         input, as where noise is to be removed; targets that are all the same; one row that stays.
     Misses: pictures that are augmented with their masks; loaders in another order; the GPU.

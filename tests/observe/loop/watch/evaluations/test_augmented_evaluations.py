@@ -62,3 +62,30 @@ def test_noise_on_all_rows_is_told() -> None:
 def test_other_evaluations_are_not(data: Numbers, evaluations: int, shuffle: bool) -> None:
     """What stays, what may be other samples, and what has other targets is left alone."""
     assert probes(data, evaluations, shuffle=shuffle) == []
+
+
+def by_hand(noise: float, *, turns: bool = False, measured: bool = True) -> list[Probe]:
+    """Evaluate rows without a loader, and return what is told of it."""
+    torch.manual_seed(0)
+    model, rows, labels = nn.Linear(6, 3), torch.randn(32, 6), torch.arange(32) % 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(rows), labels).backward()
+            optimizer.step()
+            order = torch.randperm(32) if turns else torch.arange(32)
+            with torch.no_grad():
+                for part in order.split(16):
+                    scores = model(rows[part] + noise * torch.randn(16, 6))
+                    if measured:
+                        nn.functional.cross_entropy(scores, labels[part])
+    assert "faults" not in recorder.trace.conditions
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "augmented"]
+
+
+def test_rows_that_no_loader_serves() -> None:
+    """They are known by the targets that a loss function is given for them."""
+    (probe,) = by_hand(0.5)
+    assert (probe.measured, probe.reference, probe.label) == (96.0, 4.0, "the script")
+    assert by_hand(0.0) == by_hand(0.5, turns=True) == by_hand(0.5, measured=False) == []
