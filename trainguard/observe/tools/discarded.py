@@ -136,14 +136,15 @@ def _is_unread(code: CodeType, statement: ast.stmt) -> bool:
     named = [target.id for target in targets if isinstance(target, ast.Name)]
     if len(named) != len(targets):
         return False
-    if named and code.co_name == "<module>":
-        return all(_is_rebound(code, statement, name) for name in named)
-    return all(stores_unread(code, name, lines) for name in named)
+    return all(
+        _is_rebound(code, statement, name) or stores_unread(code, name, lines) for name in named
+    )
 
 
 def _is_rebound(code: CodeType, statement: ast.stmt, name: str) -> bool:
-    """Say whether a script stores in a variable of a loop, and reads it in that statement alone."""
-    tree = parse_file(code.co_filename)
+    """Say whether a statement stores in a variable of a loop that nothing else reads."""
+    inside = code.co_name != "<module>"
+    tree = find_function(code) if inside else parse_file(code.co_filename)
     loops = [each for each in ast.walk(tree) if isinstance(each, ast.For)] if tree else []
     around = [loop for loop in loops if statement in loop.body]
     is_of_loop = any(name in _loads(loop.target, ast.Store) for loop in around)
