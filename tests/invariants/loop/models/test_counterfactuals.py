@@ -4,6 +4,7 @@ import pytest
 
 from trainguard.core.finding import Rank
 from trainguard.events.counterfactual import WhatIf
+from trainguard.events.probe import Probe
 
 LINE = "/home/me/train.py:9"
 
@@ -40,6 +41,31 @@ def test_padding_that_matters(judged, measured, found) -> None:
     for finding in findings:
         assert finding.summary == "padding changes the loss of `train`"
         assert finding.at == "step 1, 7 of 64 tokens"
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "rank"),
+    [
+        (0.9, 0.6, Rank.BROKEN),
+        (0.9, 0.4, Rank.NOTE),
+        (0.9, None, Rank.NOTE),
+        (0.05, 0.7, Rank.BROKEN),
+        (0.05, 0.05, None),
+    ],
+    ids=["to the end", "learned", "short", "late alone", "none"],
+)
+def test_padding_that_is_cut(judged, early, late, rank) -> None:
+    """It is certain where a model has had time to learn to pass over it; told once."""
+    told = [("padding cut", early, 1), ("padding cut late", late, 101)]
+    run = [
+        Probe(probe=kind, measured=measured, reference=7.0, step=step, label="Net")
+        for kind, measured, step in told
+        if measured is not None
+    ]
+    findings = judged("padding_does_not_matter", run)
+    assert [finding.rank for finding in findings] == ([] if rank is None else [rank])
+    for finding in findings:
+        assert finding.at == f"step {101 if rank is Rank.BROKEN else 1}, Net"
 
 
 def test_steps_that_harm(judged) -> None:

@@ -64,6 +64,41 @@ def found(send, passed: torch.Tensor, **named) -> list[tuple[str, float, float]]
     return [(probe.label, probe.measured, probe.reference) for probe in probes]
 
 
+def purchases(*, known: bool, own: bool, loops: bool = True) -> list[tuple[str, float, float]]:
+    """
+    Learn from purchases of 25 users, by whom and of what, and return what is told of the others.
+
+    known: whether messages go along the others too. own: whether items have numbers of their own.
+    """
+    generator = torch.Generator().manual_seed(0)
+    every = torch.ones(25, NODES - 25).nonzero()[torch.randperm(875, generator=generator)].T
+    pairs, (users, others) = every[:, :200], every[:, 200:264]
+    passed, test_pairs = pairs if known else pairs[:, :160], pairs[:, 160:] + 0
+    passed = passed + torch.tensor([[0], [25]])
+    test_pairs = test_pairs if own else test_pairs + torch.tensor([[0], [25]])
+    matrix = dense(passed) if loops else dense(passed) - torch.eye(NODES)
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 4)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            made = matrix @ layer(torch.randn(NODES, 8))
+            (made[users] * made[25:][others]).sum(1).exp().mean().backward()
+            optimizer.step()
+    del test_pairs
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "edges passed"]
+    return [(probe.label, probe.measured, probe.reference) for probe in probes]
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("loops", [False, True])
+def test_items_with_numbers_of_their_own(own: bool, loops: bool) -> None:
+    """A graph of two kinds has the users first, and the items behind them."""
+    assert purchases(known=True, own=own, loops=loops) == [("test_pairs", 40.0, 40.0)]
+    assert purchases(known=False, own=own, loops=loops) == [("test_pairs", 0.0, 40.0)]
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("name", PASSES)
 def test_edges_held_out(name: str) -> None:

@@ -293,3 +293,37 @@ def test_a_sum_with_all_sources(constant: bool) -> None:
     assert (probe.measured, probe.reference) == (256.0, 16.0)
     assert residuals(lambda x: x.sin(), constant) == []
     assert residuals(lambda _: torch.ones(()), constant) == []
+
+
+def functional(loss, *, product: bool = True, size: int = 16) -> list[Probe]:
+    """Record a training of functions, of which none is a module, and return its probes."""
+    torch.manual_seed(0)
+    weight = torch.randn(3, 1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.001)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            x, y = torch.randn(size, 3), torch.randn(size)
+            out = x @ weight if product else (x * weight.T).sum(1, keepdim=True)
+            optimizer.zero_grad()
+            loss(out, y).backward()
+            optimizer.step()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
+
+
+def test_networks_that_are_no_modules() -> None:
+    """What they make is known by its size, where it comes out of a product."""
+    (probe,) = functional(TABLES["squares"])
+    assert (probe.measured, probe.reference, probe.label) == (256.0, 16.0, "")
+    for loss in (
+        lambda out, y: ((out[:, 0] - y) ** 2).mean(),
+        lambda out, y: kernel(out, out.T),
+        lambda out, y: F.softplus(-(out - out.T) * torch.sign(y[:, None] - y)).mean(),
+    ):
+        assert functional(loss) == []
+    assert functional(TABLES["squares"], product=False) == []
+    assert functional(TABLES["squares"], size=4) == []
+
+
+def test_an_output_of_a_module_is_known_by_it_alone() -> None:
+    """Tables of other sizes are none of its outputs."""
+    assert probes(lambda out, y: ((out[:8].reshape(8, 1) - y[:8]) ** 2).mean()) == []

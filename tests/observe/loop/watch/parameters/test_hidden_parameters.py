@@ -47,3 +47,30 @@ def hidden(heads) -> set[str]:
 def test_layers_are_named_by_what_keeps_them(heads, name: str) -> None:
     """And by their place in what is kept."""
     assert hidden(heads()) == {f"{name}.weight", f"{name}.bias"}
+
+
+def of_functions(keep, *, inside: bool = True) -> set[str]:
+    """Train tensors that are kept in a tree, of which the optimizer holds the first; as above."""
+    torch.manual_seed(0)
+    first, last = torch.randn(4, 4, requires_grad=True), torch.randn(4, 1, requires_grad=True)
+    tree = keep(first, last)
+    if not inside:
+        del tree
+    moved = torch.randn(8, 4, requires_grad=True)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD([first], lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (torch.tanh(moved @ first) @ last).square().mean().backward()
+            optimizer.step()
+    parameters = [event for event in recorder.trace if isinstance(event, Parameter)]
+    return {each.name for each in parameters if each.hidden}
+
+
+def test_tensors_beside_those_that_are_held() -> None:
+    """They are named by where they are kept; an input that gets a gradient is none of them."""
+    found = of_functions(lambda first, last: {"first": first, "blocks": [{"w": last}]})
+    assert found == {"tree['blocks'][0]['w']"}
+    assert of_functions(lambda first, last: [first, (last,)]) == {"tree[1][0]"}
+    assert of_functions(lambda first, last: {"last": last}) == set()
+    assert of_functions(lambda first, last: [first, last], inside=False) == set()

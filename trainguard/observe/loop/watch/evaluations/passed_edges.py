@@ -71,8 +71,9 @@ class PassedEdges(Watcher):
 def _are_in(pairs: Codes, edges: Codes, count: int) -> Any:
     """Say of each pair of nodes whether it is an edge, in either direction."""
     border = _find_border(edges, count)
-    if border and pairs[0].max() < border and pairs[1].max() < min(border, count - border):
-        pairs = np.stack([pairs[0], pairs[1] + border])  # items have numbers of their own
+    # Where some number of the second kind is below its first, they begin at zero again.
+    if pairs[0].max() < border and pairs[1].min() < border and pairs[1].max() < count - border:
+        pairs = np.stack([pairs[0], pairs[1] + border])
     there = np.isin(pairs[0] * count + pairs[1], edges)
     return there | np.isin(pairs[1] * count + pairs[0], edges)
 
@@ -80,8 +81,9 @@ def _are_in(pairs: Codes, edges: Codes, count: int) -> Any:
 def _find_border(edges: Codes, count: int) -> int:
     """Return the first node of the second kind where edges join two kinds alone; 0 where not."""
     ends = np.stack([edges // count, edges % count])
-    lower, upper = ends.min(0), ends.max(0)
-    return int(upper.min()) if lower.max() < upper.min() else 0
+    ends = ends[:, ends[0] != ends[1]]  # a node may have an edge to itself
+    lower, upper = ends.min(0, initial=count), ends.max(0, initial=0)
+    return int(upper.min()) if ends.size and lower.max() < upper.min() else 0
 
 
 def _find_scored(nodes: list[Node]) -> Iterator[Codes]:
