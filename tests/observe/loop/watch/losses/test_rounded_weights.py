@@ -69,6 +69,24 @@ def constant(model, optimizer) -> None:
             step(model, optimizer, beta)
 
 
+def beside(model, optimizer) -> None:
+    """Round a number that weighs nothing."""
+    for epoch in range(EPOCHS):
+        stage = epoch // EPOCHS
+        for _ in range(STEPS):
+            step(model, optimizer, 0.5)
+        assert not stage
+
+
+def late(model, optimizer) -> None:
+    """Leave a term out on purpose, beside a number that comes to zero at last."""
+    for epoch in range(EPOCHS):
+        left = (EPOCHS - epoch) // 3
+        for _ in range(STEPS):
+            step(model, optimizer, 0.0)
+        assert left < EPOCHS
+
+
 def divided(model, optimizer) -> None:
     """Begin at zero, and divide."""
     for epoch in range(EPOCHS):
@@ -111,7 +129,7 @@ def test_a_longer_run_may_come_to_one() -> None:
     assert probe.probe == "rounded weight, perhaps"
 
 
-@pytest.mark.parametrize("train", [in_stages, constant, divided])
+@pytest.mark.parametrize("train", [in_stages, constant, beside, late, divided])
 def test_weights_that_are_meant(train) -> None:
     """Those that rise at some time, and those that are a constant."""
     assert found(train) == ([], True)

@@ -51,7 +51,7 @@ class HiddenParameters(Watcher):
         layers = {key: p for key, p in loose.items() if isinstance(p, nn.Parameter)}
         if layers:
             self._name(layers)
-        if len(layers) < len(loose) and not all(isinstance(p, nn.Parameter) for p in held.values()):
+        if len(layers) < len(loose):
             for tensor, path in _find_beside(held, loose):
                 self.recorder.names.add_hidden(tensor, path)
 
