@@ -64,10 +64,21 @@ def test_other_evaluations_are_not(data: Numbers, evaluations: int, shuffle: boo
     assert probes(data, evaluations, shuffle=shuffle) == []
 
 
-def by_hand(noise: float, *, turns: bool = False, measured: bool = True) -> list[Probe]:
-    """Evaluate rows without a loader, and return what is told of it."""
+def by_hand(
+    noise: float,
+    *,
+    turns: bool = False,
+    measured: bool = True,
+    learns: bool = False,
+    classes: int = 3,
+) -> list[Probe]:
+    """
+    Evaluate rows without a loader, and return what is told of it.
+
+    learns: whether the loss that follows is that of a training, as beside a teacher.
+    """
     torch.manual_seed(0)
-    model, rows, labels = nn.Linear(6, 3), torch.randn(32, 6), torch.arange(32) % 3
+    model, rows, labels = nn.Linear(6, 3), torch.randn(32, 6), torch.arange(32) % classes
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Recorder("x") as recorder:
         for _ in range(4):
@@ -78,8 +89,9 @@ def by_hand(noise: float, *, turns: bool = False, measured: bool = True) -> list
             with torch.no_grad():
                 for part in order.split(16):
                     scores = model(rows[part] + noise * torch.randn(16, 6))
-                    if measured:
-                        nn.functional.cross_entropy(scores, labels[part])
+                    with torch.set_grad_enabled(learns):
+                        if measured:
+                            nn.functional.cross_entropy(scores, labels[part])
     assert "faults" not in recorder.trace.conditions
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "augmented"]
 
@@ -89,3 +101,4 @@ def test_rows_that_no_loader_serves() -> None:
     (probe,) = by_hand(0.5)
     assert (probe.measured, probe.reference, probe.label) == (96.0, 4.0, "the script")
     assert by_hand(0.0) == by_hand(0.5, turns=True) == by_hand(0.5, measured=False) == []
+    assert by_hand(0.5, learns=True) == by_hand(0.5, classes=1) == []
