@@ -25,6 +25,11 @@ _METHODS = {
     *("relu", "reshape", "roll", "sigmoid", "softmax", "sqrt", "squeeze", "swapaxes", "tanh"),
     *("transpose", "tril", "triu", "unsqueeze"),
 }
+# What has one of these is a tensor, whatever else is not known of it.
+_OF_TENSORS = {
+    *("index_fill", "index_select", "log_softmax", "masked_fill", "permute", "scatter_add"),
+    *("softmax", "unsqueeze"),
+}
 _FUNCTIONS = _METHODS | {
     *("cat", "chunk", "div", "dropout", "exp", "gather", "gelu", "layer_norm", "leaky_relu"),
     *("log", "normalize", "pad", "stack", "sub", "where"),
@@ -207,6 +212,8 @@ def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
     if not isinstance(target, ast.Attribute):
         return False
     owner = find_object(target.value, names)
+    if owner is None and isinstance(target.value, ast.Name) and target.value.id not in names:
+        return target.attr in _OF_TENSORS
     if isinstance(owner, ModuleType):
         return owner in _LIBRARIES and target.attr in _FUNCTIONS
     if isinstance(owner, nn.Module):

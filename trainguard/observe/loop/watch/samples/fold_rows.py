@@ -51,7 +51,7 @@ class _Folds:
     given: set[int] = field(default_factory=set)
     first: torch.Tensor | None = None
     weights: torch.Tensor | None = None
-    carried: bool = False
+    carried: bool | torch.Tensor = False
     thin: bool = False
     folds: int = 0
     count: int = 0
@@ -68,7 +68,8 @@ class _Folds:
             now, before, self.weights = _take_weights(module), self.weights, None
             alike = now.shape == before.shape == self.first.shape
             gone = (before - self.first).norm() if alike else 0.0
-            self.carried = alike and bool((now - before).norm() < _CARRIED * gone)
+            # Nobody waits for it: it is asked for where all else says that this is a fold.
+            self.carried = alike and (now - before).norm() < _CARRIED * gone
 
     def close(self) -> None:
         """End an evaluation: it is of the same fold as the one before, or of another."""
@@ -89,7 +90,8 @@ class _Folds:
         covers = seen >= _COVERED
         if self.thin:
             covers = seen * len(held) >= _EXPECTED and held == self.given
-        if self.carried and turned and covers and len(known) >= max(_LEAST, _SAME * len(held)):
+        many = len(known) >= max(_LEAST, _SAME * len(held))
+        if turned and covers and many and bool(self.carried):
             self.count += 1
             self.known += len(known)
             self.rows += len(held)

@@ -44,7 +44,8 @@ class KeptNoise(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._first: dict[int, Table] = {}  # the constants of the first look, by their checksums
+        # The constants of the first look, by their checksums, where they are: nobody waits for it.
+        self._first: dict[int, torch.Tensor] = {}
         self._kept: set[int] = set()
         self._inputs: set[int] = set()
         self._rows = self._looks = 0
@@ -90,7 +91,7 @@ class KeptNoise(Watcher):
             return
         self.looked |= {"kept noise", "kept mask"}
         for key in sorted(self._kept):
-            table = self._first[key]
+            table = np.array(array_of(self._first[key].cpu().double()))
             noise = len(self._inputs) == self._looks and _is_normal(table, self._rows)
             kind = "kept noise" if noise else "kept mask" if _is_dropout(table) else ""
             if kind:
@@ -110,10 +111,10 @@ class KeptNoise(Watcher):
         given, *rest = sums
         known = [(key, value) for key, value in zip(rest, constants, strict=False) if key]
         if not self._looks:
-            here = ((key, value.cpu().double()) for key, value in known)
-            self._first = {key: np.array(array_of(value)) for key, value in here}
+            self._first = dict(known)
         own = {key for key in rest if key is not None}
         self._kept = self._kept & own if self._looks else set(self._first)
+        self._first = {key: value for key, value in self._first.items() if key in self._kept}
         self._inputs |= {given} if given is not None else set()
         self._looks += 1
 
