@@ -29,6 +29,28 @@ def set_rate(optimizer, rate) -> None:
         group["lr"] = rate
 
 
+@torch.no_grad()
+def rank(model, rows):
+    """Leave out what was seen, or so it seems."""
+    scores = model(rows)
+    scores.masked_fill(rows[:, :2] > 0, float("-inf"))
+    return scores.argmax(1)
+
+
+def test_functions_under_a_decorator_are_read() -> None:
+    """What has a method that only tensors have is one, whatever else is known."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            rank(model, torch.randn(8, 3))
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+    found = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"]
+    assert found == ["scores.masked_fill(rows[:, :2] > 0, float('-inf'))"]
+
+
 def test_lines_of_modules_and_functions_are_told() -> None:
     """Those that learn, those that make steps, and those that these call."""
     model = Forgetful()

@@ -1,7 +1,7 @@
 """Watches for lines of a training that compute something, and keep nothing of it."""
 
 from collections.abc import Iterable
-from inspect import getattr_static
+from inspect import getattr_static, unwrap
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -69,7 +69,7 @@ class DiscardedResults(Watcher):
                 for part in [each for each in variables.values() if isinstance(each, nn.Module)]:
                     self._take_methods(part, frame.f_code.co_names)
                 for name in frame.f_code.co_names:
-                    called = frame.f_globals.get(name)
+                    called = _unwrap(frame.f_globals.get(name))
                     if isinstance(called, FunctionType) and foreign(called.__code__.co_filename):
                         self._take(called.__code__, called.__globals__)
         return {}
@@ -96,7 +96,7 @@ class DiscardedResults(Watcher):
         """Read the code of the methods of a module that other code names, and that these name."""
         waiting = list(names)
         while waiting:
-            method = getattr_static(type(part), waiting.pop(), None)
+            method = _unwrap(getattr_static(type(part), waiting.pop(), None))
             code = method.__code__ if isinstance(method, FunctionType) else None
             if code is None or code in self._methods or not foreign(code.co_filename):
                 continue
@@ -118,3 +118,8 @@ class DiscardedResults(Watcher):
             self.looked.add("swapped states")
             if is_swapped:
                 self._swapped.setdefault(f"{code.co_filename}:{line}", statement)
+
+
+def _unwrap(called: Any) -> Any:
+    """Return a function under its decorators, such as `torch.no_grad()`; others as they are."""
+    return unwrap(called) if isinstance(called, FunctionType) else called

@@ -4,6 +4,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ _NEAR = 256  # nodes from the loss
 _LEAST = 16  # rows in all, and of a part 4
 _LARGEST = 2**20  # scores that are kept
 _EVALUATIONS = 64  # that are looked at
+_LISTED = 8  # entries of a list or tuple that may be masks
 _AGAIN = 2  # passes over the same rows before
 _ROUNDED = 1e-6  # of a share, beside its rounding
 
@@ -161,7 +163,8 @@ def _tables_of(rows: int) -> Iterator[Array]:
     """Yield vectors of booleans or whole numbers among the user's variables, each once."""
     seen = set[int]()
     for _, _, values in find_owners():
-        for value in values.values():
+        several = (v[:_LISTED] for v in values.values() if isinstance(v, list | tuple))
+        for value in (*values.values(), *chain.from_iterable(several)):
             if isinstance(value, torch.Tensor | np.ndarray) and id(value) not in seen:
                 seen.add(id(value))
                 array = _as_array(value)
