@@ -226,12 +226,12 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: returns and advantages over several episodes in a row, as they are made of what the
         script calls rewards and, for advantages, values: whether the one of an episode's last step
-        is made of the first of the next episode too, as anywhere else. With 4 ends or
-        more (6 for advantages), which the script calls done, terminal, or the opposite of masks.
-        Targets of values, too, that are a reward and a share of what a network returns for what
-        follows, in all rows of a batch that go on: whether they are so in every row that ends an
-        episode, 4 or more. Broken where a quarter of these rows, 4 or more, are called terminal or
-        have rewards that no others have.
+        is made of the first of the next episode too, as anywhere else, or of it while the value of
+        the next state is cut. With 4 ends or more (6 for advantages), which the script calls done,
+        terminal, or the opposite of masks. Targets of values, too, that are a reward and a share of
+        what a network returns for what follows, in all rows of a batch that go on: whether they are
+        so in every row that ends an episode, 4 or more. Broken where a quarter of these rows, 4 or
+        more, are called terminal or have rewards that no others have.
     Notes: such targets where ends may be those of a limit of time alone.
     Allows: returns that end with their episodes, or go on from a value there; rewards called
         intrinsic or bonus, which are meant to outlive episodes; returns of both kinds in one run;

@@ -140,11 +140,12 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The output for a sample does not depend on the other samples of its batch.
 
-    Judges: in evaluation mode, the outputs of the other samples when one of them is edited; in a
-        step that a forked child made again, what loss functions of torch are given for them. A note
-        along the second axis, where a layer takes time along the first: these may be a scene; and
-        where no loader drew the rows, nor indices in no order from a variable of the script, but
-        the rows themselves come in no order, each with one target, and all change.
+    Judges: in evaluation mode, the outputs of the other samples when every second one is exchanged,
+        where a loader or the script drew single samples at random, along whichever of two axes; in
+        a step that a forked child made again, what loss functions of torch are given for them. A
+        note along the second axis, where a layer takes time along the first: these may be a scene;
+        and where no loader drew the rows, nor indices in no order from a variable of the script,
+        but the rows themselves come in no order, each with one target, and all change.
     Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
         unless it goes on from each sample to the next, and fades.
     Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several

@@ -22,12 +22,13 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     What a function computes anew goes somewhere.
 
     Judges: the code of the modules that learn, and of the functions that make steps: statements
-        such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is, and
-        `loss + term` or `loss == loss + term`, where `+=` or `=` was meant; a call in a variable of
-        a function where another value takes its place before it is read (a note: which nothing ever
-        reads); what is set in an optimizer.state_dict() or model.state_dict() that was just made;
-        and what is made of layers and parameters, and put in a variable that nothing reads after
-        that, where none of them that an optimizer holds has got a gradient in the run.
+        such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is, and `loss
+        + term` or `loss == loss + term`, where `+=` or `=` was meant; a call in a variable of a
+        function where another value takes its place before it is read, or of a loop that nothing
+        else reads (a note: which nothing ever reads); what is set in an optimizer.state_dict() or
+        model.state_dict() that was just made; and what is made of layers and parameters, and put in
+        a variable that nothing reads after that, where none of them that an optimizer holds has got
+        a gradient in the run.
     Allows: functions that work in place (`x.clamp_(0, 1)`, inplace=True, out=); layers that have
         an effect of their own, as batch normalisation; names that begin with an underscore; sums
         that a notebook shows at the end of a cell.

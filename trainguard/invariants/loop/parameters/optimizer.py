@@ -23,7 +23,8 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
     What receives gradients is in an optimizer.
 
     Judges: parameters that require a gradient, got one, are in no optimizer and did not move, in
-        runs with an optimizer.
+        runs with an optimizer; other tensors where the script keeps them in one tree of
+        dictionaries, lists and tuples with some that an optimizer holds.
     Allows: copies, and parameters frozen on the way. Broken where three or more stood in one place,
         one after the other, of which an optimizer holds the first; where it holds parameters of
         no module that is called instead, or nothing that it holds has got a gradient in the last 20

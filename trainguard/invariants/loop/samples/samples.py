@@ -342,7 +342,8 @@ def held_out_edges_pass_no_messages(trace: Trace[Event]) -> Iterator[Finding]:
         that are read by one index and added up by another; 32 pairs of nodes or more that the
         script names after validation or test, beside pairs of the same kind that it names after
         what is no edge, or a loss that scores pairs of which hardly any is one: whether nine of ten
-        are edges of that graph, in either direction.
+        are edges of that graph, in either direction. In a graph of two kinds of nodes the second of
+        a pair may have a number of its own kind.
     Allows: graphs in which three of ten pairs are edges; pairs that are named after neither.
     Misses: graphs and edges with other names, on an accelerator, or made anew from a part.
     Why: nodes that exchange messages get alike representations, which is what the edge is scored
