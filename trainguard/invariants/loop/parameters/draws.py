@@ -17,11 +17,11 @@ def learned_weights_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A training that goes on with what another one has learned finds it there.
 
-    Judges: an optimizer that begins with matrices of another one, which had made 16 steps, and one
-        of the two has matrices that the other has not: whether all that both have were drawn or
-        set by a function of torch.nn.init between.
-    Allows: some of them that are drawn anew, as a head is; whole models that begin once more, as
-        for another part of the data.
+    Judges: an optimizer that begins with matrices of another one, which had made 16 steps, and with
+        others of its own: whether all that both have were drawn or set by a function of
+        torch.nn.init between.
+    Allows: some of them that are drawn anew; whole models that begin once more, as for another part
+        of the data, and heads that do, over what stays as it is.
     Misses: what is drawn by other functions, as weight.data.normal_(); vectors.
     Why: `self.apply(init)` in a module that is handed an encoder draws the encoder anew, too: what
         it has learned is gone, and training merely takes longer.

@@ -68,3 +68,19 @@ def test_models_that_begin_once_more() -> None:
     """All of them does, as for another fold; and what has hardly learned loses nothing."""
     assert go_on(lambda model: model.apply(draw), head=False) == []
     assert go_on(lambda model: model.apply(draw), steps=10) == []
+
+
+@pytest.mark.parametrize("way", [draw, draw_as_torch_does])
+def test_a_head_that_begins_anew(way) -> None:
+    """It is trained alone, over what the training before has learned."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    with Recorder("x") as recorder:
+        learn(model)
+        model[0].requires_grad_(requires_grad=False)
+        way(model[2])
+        optimizer = torch.optim.SGD(model[2].parameters(), lr=1e-3)
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    assert [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "drawn anew"] == []

@@ -81,8 +81,8 @@ class DrawnLines(Watcher):
         """See whether something goes on with what was trained, and whether that is still there."""
         for training in self._trainings:
             shared = [p for p in matrices if training.holds(p)]
-            if not shared or len(shared) == len(matrices) == len(training.matrices):
-                continue  # one model that begins once more, as for another part of the data
+            if not shared or len(shared) == len(matrices):
+                continue  # a model, or a head, that begins once more with nothing of its own
             self.looked.add("drawn anew")
             lines = [training.anew.get(id(p), "") for p in shared]
             if all(lines):
