@@ -313,8 +313,8 @@ def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"a term of the loss of `{trace.subject}` is multiplied by a weight of zero",
                 f"`{probe.label}`, up to step {probe.step}",
-                "zero at each of " + integer(probe.measured, "looks"),
-                "a fraction that is not rounded down",
+                integer(0, "times the term") + ", at each of " + integer(probe.measured, "looks"),
+                "a weight that does not stay zero",
                 why="`//` and int() of a fraction below one are zero: divide by `/`",
                 rank=Rank.NOTE if probe.probe.endswith("perhaps") else Rank.BROKEN,
                 event=probe,

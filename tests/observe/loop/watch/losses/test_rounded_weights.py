@@ -133,3 +133,14 @@ def test_a_longer_run_may_come_to_one() -> None:
 def test_weights_that_are_meant(train) -> None:
     """Those that rise at some time, and those that are a constant."""
     assert found(train) == ([], True)
+
+
+def test_a_loss_of_one_term_has_nothing_to_judge() -> None:
+    """It is weighed by no number."""
+    model, optimizer = start()
+    with Recorder("x") as recorder:
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+    assert "rounded weight" not in recorder.trace.conditions["looked"]

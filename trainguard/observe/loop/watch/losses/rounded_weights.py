@@ -48,11 +48,14 @@ class RoundedWeights(Watcher):
         if step < self._next or loss.grad_fn is None or not loss.is_cpu:
             return
         self._next, self._last = int(step * _GROWTH) + 1, step
-        zero = any(
-            each.numel() == 1 and each.is_cpu and not float(each)
+        weights = [
+            float(each)
             for node in parts_of_sum(loss.grad_fn)
             for each in autograd_graph.constants_of(node)
-        )
+            if each.numel() == 1 and each.is_cpu
+        ]
+        zero = 0.0 in weights
+        self.looked |= {"rounded weight"} if weights else set()
         self._looks += 1
         if not zero or (self._zero and not self._found):
             self.recorder.dismiss(self)
@@ -64,7 +67,6 @@ class RoundedWeights(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was rounded to zero at all looks."""
-        self.looked |= {"rounded weight"} if self._looks else set()
         for (file, line), (text, surely) in list(self._found.items())[:1]:
             where = {"label": text, "step": self._last, "source": f"{file}:{line}"}
             name = "rounded weight" + ", perhaps" * (not surely)
