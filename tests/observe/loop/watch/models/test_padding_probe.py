@@ -55,9 +55,10 @@ def probes(
     upright: bool = False,
     steps: int = 3,
     more: tuple[int, ...] = (0,),
+    fewer: tuple[int, ...] = (0,),
     kind: str = "padding cut",
 ) -> list[Probe]:
-    """Train, with so much more padding in turns, and return the probes of a kind."""
+    """Train, with so much more padding and fewer rows in turns; return the probes of a kind."""
     torch.manual_seed(0)
     model, classes = Net(read, upright), LENGTHS % 2
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -66,7 +67,10 @@ def probes(
             optimizer.zero_grad()
             sides = (0, 0) * (given.dim() - 2) + (0, more[step % len(more)])
             rows = nn.functional.pad(given, sides)
-            nn.functional.cross_entropy(model(rows, LENGTHS)["scores"], classes).backward()
+            count = len(LENGTHS) - fewer[step % len(fewer)]
+            rows = rows if upright else rows[:count]
+            scores = model(rows, LENGTHS[: len(rows)] if not upright else LENGTHS)["scores"]
+            nn.functional.cross_entropy(scores, classes[: len(scores)]).backward()
             optimizer.step()
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
@@ -107,3 +111,10 @@ def test_rows_of_one_or_two_lengths_say_no_more_late() -> None:
     """Each has its own amount of padding, as far as is known: the last batch may be smaller."""
     assert probes(*BROKEN["mean"], **LATE | {"more": (1,)}) == []
     assert probes(*BROKEN["mean"], **LATE | {"more": (1, 2)}) == []
+
+
+def test_batches_of_many_sizes_are_not_rows_of_many_lengths() -> None:
+    """Their rows may all be padded to one length."""
+    sizes = {"more": (1,), "fewer": (0, 1, 2)}
+    assert probes(*BROKEN["mean"], **LATE | sizes) == []
+    assert probes(*BROKEN["mean"], **LATE | {"fewer": (0, 1, 2)})

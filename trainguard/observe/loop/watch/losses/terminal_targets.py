@@ -31,21 +31,8 @@ _TABLES = 12  # that may be a reward under another name
 _LEAST = 4  # rows that go on, beside those that a share is fitted to
 _SURE = {"terminal", "terminals", "terminated", "terminateds", "terminations", "nonterminal"}
 _ENDS = {
-    *(
-        "bd",
-        "bdone",
-        "crash",
-        "crashed",
-        "d",
-        "dead",
-        "died",
-        "done",
-        "dones",
-        "ds",
-        "end",
-        "ended",
-        "ends",
-    ),
+    *("bd", "bdone", "crash", "crashed", "d", "dead", "died", "done", "dones", "ds"),
+    *("end", "ended", "ends"),
     *("failed", "fallen", "fell", "final", "finals", "finished", "last", "lost", "over", "term"),
     "terms",
 }

@@ -111,12 +111,15 @@ class LatePaddingProbe(PaddingProbe):
         """Take down how long the rows of a batch are, and remember a pass that is late enough."""
         if not self.is_wanted or not forward.gradients:
             return
-        several = max(map(len, self._lengths)) >= _FEW
-        for tensor in () if several else self.recorder.given[:1]:
+        for tensor in self.recorder.given[:1]:
             for known, length in zip(self._lengths, tensor.shape, strict=False):
-                known.add(length)
-        if self.recorder.steps >= _LATE and several:
+                known |= {length} if len(known) < _FEW else set()
+        if self.recorder.steps >= _LATE and max(map(len, self._lengths)) >= _FEW:
             super().forward(forward, module, inputs, output)
+
+    def fits(self, call: CopyableCall) -> bool:
+        """Say whether rows end in padding, and were of different lengths, not batches alone."""
+        return super().fits(call) and len(self._lengths[1 - self._axis]) >= _FEW
 
 
 def _padding_of(rows: torch.Tensor) -> torch.Tensor | None:
