@@ -18,8 +18,9 @@ _FOREIGN = {"logging", "numpy", "torch", "trainguard"}  # whose objects are left
 
 Owner = tuple[str, Hashable, dict[Any, Any]]  # its name, what tells it from others, its values
 _NEAR = 2  # frames of the user's code whose tensors are named
+_OF_BATCHES = {"bs2", "bns", "bnext", "bnxt", "bo2", "bsp"}  # those of a batch
 # Words in the names of what comes after a state.
-NEXT = {"next", "nxt", "new", "s2", "ns", "sp", "sn", "obs2", "o2", "nobs", "prime"}
+NEXT = {"next", "nxt", "new", "s2", "ns", "sp", "sn", "obs2", "o2", "nobs", "prime"} | _OF_BATCHES
 
 
 def find_owners() -> Iterator[Owner]:

@@ -82,6 +82,20 @@ def named(net, target, first, second, third) -> torch.Tensor:
     return F.mse_loss(net(batch.state), wanted)
 
 
+def short(net, target, bs, bs2, bdone) -> torch.Tensor:
+    """Go on after the ends, in a batch whose names all begin alike."""
+    with torch.no_grad():
+        wanted = target(bs2)
+    return F.mse_loss(net(bs), wanted)
+
+
+def crashed(net, target, state, next_state, fell) -> torch.Tensor:
+    """Go on after what has ended an episode, called by its name."""
+    with torch.no_grad():
+        wanted = target(next_state)
+    return F.mse_loss(net(state), wanted)
+
+
 def predicts(net, target, state, next_state, done) -> torch.Tensor:
     """Predict what follows."""
     return F.mse_loss(net(state).expand(-1, 3), next_state)
@@ -112,7 +126,7 @@ def learns_more(net, target, state, next_state, done) -> torch.Tensor:
     return F.mse_loss(net(torch.cat([state, state + 1])), torch.cat([wanted[1], wanted[1]]))
 
 
-@pytest.mark.parametrize("loss_of", [goes_on, turned, kept, named])
+@pytest.mark.parametrize("loss_of", [goes_on, turned, kept, named, short, crashed])
 def test_what_looks_beyond_the_end(loss_of) -> None:
     """Its loss changes, however the ends are marked, and whenever the target is computed."""
     (event,) = ask(loss_of)

@@ -83,7 +83,9 @@ def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: states of (N, T, D) or (T, N, D) of which a loss reads the last place alone, and of rows
         of tokens that an embedding reads, on the CPU, with padding at their ends: how many of them
         end in it. Half of the rows and more, in most of the steps that were looked at, 3 at least.
-        Padding is the padding_idx of the embedding, or a token that comes at ends only.
+        Padding is the padding_idx of the embedding, or a token that comes at ends only. So are
+        features that a model is given, which are zero at ends only, where batches differ in their
+        length or lengths or a mask come with them.
     Allows: rows of one length; padding before the tokens; packed sequences; other places that are
         read too, as by a mean or by attention.
     Misses: the last hidden state that a recurrent layer returns beside all states; gathers.
@@ -96,7 +98,7 @@ def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "read" and probe.step >= max(_LEAST + 1, probe.reference / 2):
             yield Finding(
                 f"`{trace.subject}` reads the state of most sequences in their padding",
-                f"the last place of the tokens of {probe.label}",
+                f"the last place of {probe.label}",
                 percent(probe.measured) + " of the rows end in padding",
                 "read at the last token",
                 why="take the states at lengths - 1, or pack the sequences",

@@ -1,6 +1,7 @@
 """Judgements of what a step would have done, had something been different."""
 
 from collections.abc import Iterator
+from math import inf
 
 from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
@@ -20,6 +21,7 @@ _LEAST_LESSONS = 2  # answers, of 50 steps each: one batch may be an odd one
 _BEATEN = 0.95  # of a constant's loss, as it was asked for
 _MOVED = 0.1  # of the deviation between samples: convolutions see a little of what follows
 _SURE = 0.5  # of it, that are certain: chance and habit make less of what a model has learned
+_TOLD = 0.2  # the same where lengths came with the padding: twice what is worth a note
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
 
 
@@ -71,6 +73,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         has_answer("padding edited", "no mask marked tokens as padding"),
         has_probe("padding cut", "-"),
         has_probe("padding cut late", "-"),
+        has_probe("padding cut told", "-"),
     ),
     live=SOON,
 )
@@ -83,7 +86,8 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         outputs with one row for each sample when some of the padding at the ends of rows of tokens,
         or of features that are zero there, is cut off, on a copy in evaluation mode. Where batches
         are padded to different lengths that is no note, if after 100 steps the typical sample still
-        changes by half of the deviation between samples.
+        changes by half of the deviation between samples, or by a fifth where lengths or a mask come
+        with the batch, so that the model could have known.
     Allows: rounding, 1e-5 of the loss (1e-2 in dtypes of 8 to 11 bits). Of what is cut, a change of
         the typical sample of 10 % (limit) of the deviation between samples.
     Misses: padding without a mask in outputs for each place; models that convolve, recur or
@@ -105,8 +109,8 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 event=answer,
             )
     share = trace.limit("padding_does_not_matter", _MOVED)
-    late = [p for p in events(trace, Probe) if p.probe == "padding cut late"]
-    sure = [probe for probe in late if probe.measured > max(share, _SURE)]
+    least = {"padding cut late": max(share, _SURE), "padding cut told": max(share, _TOLD)}
+    sure = [p for p in events(trace, Probe) if p.measured > least.get(p.probe, inf)]
     for probe in sure or events(trace, Probe):
         if probe.probe.startswith("padding cut") and probe.measured > share:
             yield Finding(

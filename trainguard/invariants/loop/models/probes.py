@@ -42,11 +42,11 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: columns of the input, or places in windows whose neighbours foretell them, that equal
         the target in every row of the batches looked at; the last places of windows, half of them
-        at most, that are a target of several; the outputs at earlier positions when a later one is
-        edited, of tokens, and of series of 8 values or more under a distance of torch; where each
-        token is its own target, the output for an edited one, of a model whose outputs depend on
-        earlier tokens and on no later ones. A note: half of the targets or more are shown, where
-        the others are hidden behind a token that is no target.
+        at most, that are a target of several, or what such a target begins with; the outputs at
+        earlier positions when a later one is edited, of tokens, and of series of 8 values or more
+        under a distance of torch; where each token is its own target, the output for an edited one,
+        of a model whose outputs depend on earlier tokens and on no later ones. A note: half of the
+        targets or more are shown, where the others are hidden behind a token that is no target.
     Allows: a share below 1 (limit) of equal rows; a change of an output within rounding; losses
         without a reduction, which are perhaps masked later.
     Misses: targets that are scaled, shifted or hidden in several columns; series that a model with

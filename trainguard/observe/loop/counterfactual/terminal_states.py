@@ -22,7 +22,11 @@ from trainguard.observe.tools.local_values import start_of
 from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
 
 _LEAST_ROWS = 4
-_ENDS = {"done", "dones", "terminal", "terminals", "terminated", "terminations", "d", "dw"}
+_ENDS = {
+    *("bd", "bdone", "bdones", "d", "done", "dones", "ds", "dw", "ended"),
+    *("crash", "crashed", "dead", "died", "failed", "fallen", "fell"),  # what has ended it
+    *("terminal", "terminals", "terminated", "terminateds", "terminations"),
+}
 _GOES_ON = {"not", "non", "notdone", "nonterminal", "nonterminals"}
 _MOSTLY = 0.75  # of the states: episodes of fewer steps than four thirds are no episodes
 _CUT_OFF = {"truncated", "truncations", "trunc", "timeout", "timeouts", "limit"}

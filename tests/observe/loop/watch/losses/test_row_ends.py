@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainguard.observe.loop.watch.losses.row_ends import RowEnds
+from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_told
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,27 @@ def test_a_mask(mask, certain) -> None:
         ends.count(rows, target, 9, [] if mask is None else [rows, torch.tensor(mask)])
     assert ends.left_out == 3
     assert ends.are_left_out is certain
+
+
+ENDS = torch.tensor([0, 2, 3])
+REAL = torch.arange(5) < (5 - ENDS)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([5 - ENDS], True),
+        ([(5 - ENDS).float()], True),
+        ([torch.randn(3, 5), REAL], True),
+        ([REAL.float()], True),
+        ([~REAL], True),
+        ([ENDS], False),
+        ([REAL * 2.0], False),  # numbers, not a mask
+        ([REAL.flip(1)], False),
+        ([REAL[:2]], False),
+        ([], False),
+    ],
+)
+def test_lengths_and_masks_tell_ends(given: list[torch.Tensor], told: bool) -> None:
+    """Of all rows, and whichever of both sides a mask marks."""
+    assert are_told(ENDS, 5, given) == told

@@ -53,3 +53,65 @@ def test_what_is_read(way) -> None:
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     found = [probe.step for probe in probes if probe.probe == "read"]
     assert found == ([] if way in ("first", "mean", "both") else [3])
+
+
+class Reader(nn.Module):
+    """A recurrent layer over features, whose states are read in a way."""
+
+    def __init__(self, way: str, *, upright: bool = False) -> None:
+        super().__init__()
+        self.body, self.head = nn.RNN(3, 8, batch_first=not upright), nn.Linear(8, 1)
+        self.way, self.upright = way, upright
+
+    def forward(self, x: torch.Tensor, *_lengths: torch.Tensor) -> torch.Tensor:
+        """Return what it makes of the states that it reads."""
+        states = self.body(x)[0]
+        return self.head(states[-1] if self.upright else WAYS[self.way](states))
+
+
+def features_read(
+    way: str, *, ends: tuple[int, ...] = (3, 2, 2, 0), more: tuple[int, ...] = (0, 1), **given
+) -> list[Probe]:
+    """Train on rows with so much padding, and more in turns; return what is told of them."""
+    upright, told = given.get("upright", False), given.get("told", False)
+    model = Reader(way, upright=upright)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(4):
+            width = 6 + more[step % len(more)]
+            lengths = width - torch.tensor(ends)
+            real = torch.arange(width) < lengths[:, None]
+            rows = torch.randn(len(ends), width, 3) * real[..., None]
+            optimizer.zero_grad()
+            beside = (lengths,) if told else ()
+            model(rows.transpose(0, 1) if upright else rows, *beside).square().mean().backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "read"]
+
+
+@pytest.mark.parametrize("way", ["last", "slice", "normalised"])
+def test_features_are_read_in_their_padding(way: str) -> None:
+    """Where each batch is as wide as its longest row."""
+    (probe,) = features_read(way)
+    assert (probe.step, probe.reference, probe.measured) == (3, 3.0, 0.75)
+    assert probe.label == "rows of features"
+
+
+def test_features_are_read_where_time_comes_first() -> None:
+    """As the recurrent layers of torch take them."""
+    assert len(features_read("last", upright=True)) == 1
+
+
+def test_rows_of_one_width_are_padded_where_their_lengths_are_given() -> None:
+    """Else they may be zero at their ends, as the last rows of pictures are."""
+    assert len(features_read("last", more=(0,), told=True)) == 1
+    assert features_read("last", more=(0,)) == []
+
+
+@pytest.mark.parametrize(
+    ("way", "ends"), [("mean", (3, 2, 2, 0)), ("last", (0, 0, 0, 0)), ("last", (3, 0, 0, 0))]
+)
+def test_features_that_are_read_elsewhere_or_are_whole_are_silent(way, ends) -> None:
+    """So are batches in which few rows are padded."""
+    assert features_read(way, ends=ends) == []

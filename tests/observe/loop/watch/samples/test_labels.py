@@ -192,6 +192,35 @@ def test_a_moment_of_a_window_is_seen_where_its_neighbours_foretell_it(
 
 
 @pytest.mark.parametrize(
+    ("early", "label"),
+    [
+        (0, None),
+        (1, "column 15 of the input"),
+        (2, "column 14 to 15 of the input"),
+        (3, None),  # each is the next one of a place that is shown: a warm-up, perhaps
+        (4, "column 12 to 15 of the input"),
+    ],
+)
+def test_a_target_of_several_that_begins_in_its_window(early: int, label: str | None) -> None:
+    """Of a walk, so that what goes before foretells it; only of what a loss is told."""
+    windows = torch.randn(300).cumsum(0).unfold(0, 24, 1)
+    shown, target = windows[:, :16], windows[:, 16 - early : 20 - early]
+
+    def train(cut: int = 0) -> None:
+        """Learn all that is served, or what comes after so many values."""
+        model = nn.Linear(16, 4 - cut)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for inputs, served in DataLoader(TensorDataset(shown, target), batch_size=32):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), served[:, cut:]).backward()
+            optimizer.step()
+
+    assert [probe.label for probe in target_of(train)] == ([label] if label else [])
+    if early in (1, 2):
+        assert target_of(lambda: train(early)) == []
+
+
+@pytest.mark.parametrize(
     ("case", "options"),
     [
         ("no column", {"at": None}),

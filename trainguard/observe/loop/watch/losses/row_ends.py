@@ -90,3 +90,23 @@ def ends_of(rows: torch.Tensor, token: int, *, known: bool = False) -> torch.Ten
             return None  # it comes inside too
         ends = ends - ends.min()  # the first may be a token that tells the end
     return ends if int(ends.min()) < int(ends.max()) < rows.shape[1] else None
+
+
+def are_told(ends: torch.Tensor, width: int, given: Iterable[torch.Tensor]) -> bool:
+    """
+    Say whether something given beside rows of a width tells their ends: lengths, or a mask.
+
+    ends: how much longer the padding of each row is than that of another, as `ends_of` says it.
+    """
+    for each in (tensor.detach() for tensor in given if tensor.is_cpu):
+        lengths = each
+        if each.shape == (len(ends), width) and bool(((each == 0) | (each == 1)).all()):
+            marks = each.bool() if bool((each[:, 0] != 0).any()) else ~each.bool()
+            lengths = marks.sum(1)
+            if not torch.equal(marks, torch.arange(width) < lengths[:, None]):
+                continue
+        if lengths.shape == ends.shape and not lengths.is_complex():
+            sums = lengths + ends
+            if bool((sums == sums[0]).all()) and 0 < float(sums[0]) <= width:
+                return True
+    return False

@@ -1,15 +1,16 @@
 """Watches for padding that speaks: what is said of a sample depends on how much of it there is."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.losses.row_ends import ends_of
+from trainguard.observe.loop.watch.losses.row_ends import are_told, ends_of
 from trainguard.observe.loop.watch.models.mixing_probe import counts_time_first
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
 
 _LEAST_ROWS = 4  # of which padding can be cut
@@ -19,6 +20,7 @@ _LARGEST = 2**22  # elements of what is read
 _LATE = 100  # steps after which a model may have learned to pass over padding
 _FEW = 3  # lengths of an axis; that of samples has two, where the last batch is smaller
 _WHOLE = (torch.int64, torch.int32)
+_TOLD = "padding cut told"
 
 
 class PaddingProbe(ModuleProbe):
@@ -30,8 +32,8 @@ class PaddingProbe(ModuleProbe):
     the typical sample, in deviations of the outputs of all samples.
     """
 
-    makes = ("Probe:padding cut",)
-    relies_on = ("Forwards",)
+    makes: ClassVar[tuple[str, ...]] = ("Probe:padding cut",)
+    relies_on: ClassVar[tuple[str, ...]] = ("Forwards",)
 
     probe = "padding cut"
 
@@ -81,8 +83,20 @@ class PaddingProbe(ModuleProbe):
         samples, time = self._shape[self._axis], self._shape[1 - self._axis]
         if entry.shape[:2] == self._shape:
             chosen = entry.index_select(self._axis, rows.to(entry.device))
-            return chosen.narrow(1 - self._axis, 0, time - places)
+            pairs = entry.shape[2:] == (time,) and not self._has_features(entry)
+            cut = chosen.narrow(1 - self._axis, 0, time - places)
+            return cut.narrow(2, 0, time - places) if pairs else cut
+        if entry.shape == (time, time) and time != samples:
+            return entry[: time - places, : time - places]
         return entry.index_select(0, rows.to(entry.device)) if len(entry) == samples else entry
+
+    def _has_features(self, entry: torch.Tensor) -> bool:
+        """Say whether the last axis of an input is one of features, and no second one of places."""
+        if entry.dim() > 3 or not entry.is_floating_point():
+            return False
+        there = (entry.detach() != 0).transpose(0, self._axis)
+        beyond = torch.arange(entry.shape[2]) >= entry.shape[2] - self._ends[:, None]
+        return bool((there.any(1) & beyond).any())
 
     def _rows_of(self, outputs: list[torch.Tensor], samples: int) -> Any:
         """Return the first output that has a row for each sample, and no axis of time."""
@@ -94,16 +108,20 @@ class LatePaddingProbe(PaddingProbe):
     """
     The Probe event "padding cut late": the same, once a model has learned for a while.
 
+    "padding cut told" where lengths or a mask of the padding came with the batch.
+
     Only where batches have been padded to different lengths: else each sample has its own amount
     of padding for good, and what is made of that is made of the sample.
     """
 
-    makes = ("Probe:padding cut late",)
+    makes = ("Probe:padding cut late", f"Probe:{_TOLD}")
+    relies_on = ("Forwards", "Batches")
     probe = "padding cut late"
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._lengths: tuple[set[int], set[int]] = set(), set()  # of the first two axes
+        self._is_told = False  # whether lengths, or a mask, are given beside the rows
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -119,7 +137,18 @@ class LatePaddingProbe(PaddingProbe):
 
     def fits(self, call: CopyableCall) -> bool:
         """Say whether rows end in padding, and were of different lengths, not batches alone."""
-        return super().fits(call) and len(self._lengths[1 - self._axis]) >= _FEW
+        if not super().fits(call) or len(self._lengths[1 - self._axis]) < _FEW:
+            return False
+        served = self.recorder.watcher(Batches).recent
+        beside = served[-1].alive() if served else []
+        width = self._shape[1 - self._axis]
+        self._is_told = are_told(self._ends, width, [*tensors_in(call.inputs), *beside])
+        return True
+
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
+        """Cut the padding, and say whether the model could have known of it."""
+        seen = super().look(call, run)
+        return seen._replace(probe=_TOLD) if seen and self._is_told else seen
 
 
 def _padding_of(rows: torch.Tensor) -> torch.Tensor | None:

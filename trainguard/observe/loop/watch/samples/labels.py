@@ -197,18 +197,28 @@ class Labels(Watcher):
 
     def _compare_ends(self, columns: _Columns, inputs: torch.Tensor, target: torch.Tensor) -> None:
         """Compare the last places of windows with a target of several, as in forecasts."""
-        rows, columns.width = len(target), target.shape[1]
-        flat = target.reshape(rows, columns.width, -1)
-        found: set[int] = set()
+        rows, several = len(target), target.shape[1]
+        flat = target.reshape(rows, several, -1)
+        # What a loader serves may begin earlier than what is learned, and be cut off.
+        overlaps = (several, *range(1, several - 1)) if columns.source else (several,)
+        found: dict[int, int] = {}  # how many places of the target, by where they begin
         for windows in _series_of(inputs, flat):
-            first, end = windows[:, : -columns.width], windows[:, -columns.width :]
-            if torch.equal(end, flat) and bool((flat[:, :1] != flat[:1, :1]).any()):
-                # What goes before must foretell it, or it may be asked for on purpose.
-                near, goal = first[:, -columns.width :].flatten(1), flat[:, 0, :1]
-                found |= {first.shape[1]} if _is_foretold(near, goal) else set()
-        columns.equal = found & columns.equal if columns.batches else found
+            for shared in overlaps:
+                begin = windows.shape[1] - shared
+                if torch.equal(windows[:, begin:], flat[:, :shared]) and _is_expected(
+                    windows[:, max(0, begin - several) : begin], flat
+                ):
+                    found.setdefault(begin, shared)
+        columns.equal = {*found} & columns.equal if columns.batches else {*found}
+        columns.width = found[min(columns.equal)] if columns.equal else several
         columns.batches += 1
         columns.rows += rows
+
+
+def _is_expected(before: torch.Tensor, target: torch.Tensor) -> bool:
+    """Say whether a target goes on as before: else it may be asked for on purpose."""
+    goal = target[:, 0, :1]
+    return bool((goal != goal[0]).any()) and _is_foretold(before.flatten(1), goal)
 
 
 def _series_of(inputs: torch.Tensor, target: torch.Tensor) -> Iterator[torch.Tensor]:
