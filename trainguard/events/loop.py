@@ -112,6 +112,9 @@ class Evaluation(Event):
     passes: how many; losses: the mean of what loss functions returned in it; nan where none ran.
     count, weighted, last: how many values those were, their mean over samples (nan where unknown),
         and the last of them; samples, reduction: of all of them ("mean", "sum", "mean/sum").
+    mixed: the mean over passes of what its loss functions returned, each multiplied as in the loss
+        that is learned, of which the largest factor, mixed_by, counts as one; nan where the two are
+        not called alike. mixed_weighted: its mean over mixed_samples.
     measures: whether a loss function was called on what the module returned.
     training: whether the module was in training mode.
     awake: modules in it with dropout or batch statistics that were in training mode.
@@ -132,6 +135,10 @@ class Evaluation(Event):
     last: float = nan
     samples: int = 0
     reduction: str = ""
+    mixed: float = nan
+    mixed_weighted: float = nan
+    mixed_by: float = 1.0
+    mixed_samples: int = 0
     measures: bool = False
     training: bool = False
     awake: tuple[str, ...] = ()

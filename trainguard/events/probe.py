@@ -48,8 +48,8 @@ class Probe(Event):
         which each sample is compared with itself, of all), "stored" (values of a data set that
         change whenever six of its samples are served; reference is the number of tries in which
         some did), "leaked" (steps with gradients of another optimizer's loss, of all that were
-        made), "weight" (losses that train what they weight log-probabilities by, of those with log-
-        probabilities), "sample" (losses that depend on a sample without a graph, of those that
+        made), "weight" (losses that train what they weight log-probabilities by, of those with
+        log-probabilities), "sample" (losses that depend on a sample without a graph, of those that
         train its distribution), "scale" (the spread of the inputs of an evaluation, against that in
         training; the label has their means, and the loss before and after they are brought to one
         scale), "padding cut", and once more as "padding cut late", or "padding cut told" where

@@ -70,6 +70,7 @@ from trainguard.observe.loop.watch.losses.self_distances import SelfDistances
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.soft_targets import SoftTargets
+from trainguard.observe.loop.watch.losses.term_factors import TermFactors
 from trainguard.observe.loop.watch.losses.term_signs import TermSigns
 from trainguard.observe.loop.watch.losses.terminal_targets import TerminalTargets
 from trainguard.observe.loop.watch.losses.token_weights import TokenWeights
@@ -295,6 +296,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PolicyWeights,
     KeptProbabilities,
     KeptAnswers,
+    TermFactors,
     TermSigns,
     PolicySigns,
     Overlaps,

@@ -1,5 +1,7 @@
 """The judge of the averages that a script says of its losses."""
 
+from dataclasses import replace
+
 import pytest
 
 from trainguard.core.finding import Rank
@@ -160,3 +162,45 @@ def test_means_before_they_are_divided_are_left_alone(ranks, steps) -> None:
         accumulated(mean_of, rounding=5e-3),
     ):
         assert ranks("logged_averages_are_true", [*run, *told]) == []
+
+
+def of_terms(by: float, reduction: str = "mean") -> list[Evaluation]:
+    """Write evaluations of three terms for each of four passes, as the training adds them up."""
+    return [
+        replace(
+            one,
+            count=12,
+            loss=one.loss / 2,
+            samples=3 * one.samples,
+            mixed=one.loss,
+            mixed_weighted=one.weighted,
+            mixed_by=by,
+            mixed_samples=one.samples,
+        )
+        for one in evaluations(reduction)
+    ]
+
+
+def test_several_terms_are_added_up_as_in_the_training(judged, steps) -> None:
+    """As they are, or divided as they are learned."""
+    for by in (1.0, 0.25):
+        for scale in (1.0, by):
+            wrong = said([scale * total / 104 for total in totals()], rounding=5e-6)
+            trace = [*steps(20), *of_terms(by), *wrong]
+            (finding,) = judged("logged_averages_are_true", trace)
+            assert "divided by the number of samples" in finding.summary
+            true = said([scale * total / 4 for total in totals()])
+            assert judged("logged_averages_are_true", [*steps(20), *of_terms(by), *true]) == []
+
+
+def test_sums_of_several_terms_are_divided_by_their_own_batches(judged, steps) -> None:
+    """A training divides by the size of its batches, which are others in an evaluation."""
+    trained = [replace(step, batch=(16, 3)) for step in steps(20)]
+    told = said([total / (4 * 16) for total in totals()], rounding=5e-6)
+    (finding,) = judged("logged_averages_are_true", [*trained, *of_terms(1 / 16, "sum"), *told])
+    assert finding.summary.endswith("is divided by the batch size of training")
+    own = said([total / 104 for total in totals()], rounding=5e-6)
+    assert judged("logged_averages_are_true", [*trained, *of_terms(1 / 16, "sum"), *own]) == []
+    # Where the training divides by another number, that is what its losses are.
+    fixed = said([total / (4 * 50) for total in totals()], rounding=5e-6)
+    assert judged("logged_averages_are_true", [*trained, *of_terms(1 / 50, "sum"), *fixed]) == []

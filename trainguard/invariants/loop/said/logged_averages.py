@@ -33,17 +33,18 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: what is said last after each evaluation under a name such as "val_loss" or "val", and
         training losses ("train", "mean_loss") by the steps since they were said before, where one
-        loss function was called for each batch: most of 3 values or more match a known mistake,
-        and none the truth. The mistakes: the sum of means divided by the number of samples, by the
-        number of training batches, or by one batch too few or too many; sums over samples divided
-        by the number of batches; a sum or a mean that goes on from one to the next; sums divided by
-        the batch size of training. The sum itself and the loss of the last batch are notes. Where
-        gradients are accumulated, and each loss is divided by the number of passes before: whether
-        what is said twice or more of the training is the mean of what was divided.
+        loss function was called for each batch, or in evaluations those of the terms of the loss:
+        most of 3 values or more match a known mistake, and none the truth. The mistakes: the sum of
+        means divided by the number of samples, by the number of training batches, or by one batch
+        too few or too many; sums over samples divided by the number of batches; a sum or a mean
+        that goes on from one to the next; sums divided by the batch size of training. The sum
+        itself and the loss of the last batch are notes. Where gradients are accumulated, and each
+        loss is divided by the number of passes before: whether what is said twice or more of the
+        training is the mean of what was divided.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
         best so far, and, in training, the loss of any step.
-    Misses: losses of several terms, what is said once for each batch, evaluations with gradients,
-        values that match nothing; epochs of which a long run keeps some steps only.
+    Misses: trainings with losses of several terms, what is said once for each batch, evaluations
+        with gradients, values that match nothing; epochs of which a long run keeps some steps only.
     Why: a loss that is 32 times too small looks like a model without overfitting, and one that
         adds up from epoch to epoch like one that gets worse: stopping and choosing go by it.
     Source: qinnzou/DeepCrack issue 18; mahmoodlab/PathomicFusion pull request 3.
@@ -52,7 +53,7 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     yield from _divided(trace, near)
     divisors = _find_divisors(trace)
     told = set()
-    for name, pairs in (*_validations(trace), *_epochs(trace)):
+    for name, pairs in (*_validations(trace, divisors), *_epochs(trace)):
         faults = [_fault(one, history, divisors, near) for one, history in pairs]
         first = next((f for f in faults if f not in ("", "true")), "")
         # What goes on from one to the next is true once, the first time.
@@ -71,7 +72,11 @@ def _may_mean(name: str, data: frozenset[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """The losses of one evaluation or epoch; `each` are those that may be said instead."""
+    """
+    The losses of one evaluation or epoch; `each` are those that may be said instead.
+
+    scale: what all of them may be multiplied by, too.
+    """
 
     clock: int
     count: int
@@ -81,6 +86,7 @@ class _Losses:
     samples: int
     reduction: str = "mean"
     each: tuple[float, ...] = ()
+    scale: float = 1.0
 
 
 _Pair = tuple[Logged, tuple[_Losses, ...]]  # what was said, and the losses up to then
@@ -102,7 +108,9 @@ def _find_divisors(trace: Trace[Event]) -> dict[str, float]:
     }
 
 
-def _validations(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
+def _validations(
+    trace: Trace[Event], divisors: dict[str, float]
+) -> Iterator[tuple[str, list[_Pair]]]:
     """Yield what was said of the evaluations of each place, under each name."""
     judged = [e for e in select_evaluations(trace) if e.measures]
     said = [one for one in events(trace, Logged) if _may_mean(one.name, EVALUATION)]
@@ -117,13 +125,21 @@ def _validations(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
             latest = [one for one in own if start < one.clock < end]
             # What is said once for each batch is that of the batch: a framework averages it.
             if latest and (len(latest) == 1 or len(latest) != judged[index].count):
-                history = tuple(map(_of_evaluation, judged[: index + 1]))
+                history = tuple(
+                    _of_evaluation(one, divisors["batch"]) for one in judged[: index + 1]
+                )
                 pairs.append((latest[-1], history))
         yield name, pairs
 
 
-def _of_evaluation(one: Evaluation) -> _Losses:
-    """Return the losses of an evaluation; those of several for each pass are not added up."""
+def _of_evaluation(one: Evaluation, batch: float) -> _Losses:
+    """Return the losses of an evaluation; of several for each pass as the training adds them up."""
+    if isfinite(one.mixed):
+        own = one.passes, one.mixed * one.passes, one.mixed_weighted, nan, one.mixed_samples
+        # Sums that the training divides by the size of its batches are to be divided by another.
+        is_mean = one.reduction == "sum" and abs(one.mixed_by * batch - 1) < _NEAR
+        by = 1.0 if is_mean else one.mixed_by
+        return _Losses(one.clock, *own, one.reduction, scale=by)
     single = one.count == one.passes
     return _Losses(
         one.clock,
@@ -216,12 +232,13 @@ def _fault(
     said: Logged, history: tuple[_Losses, ...], divisors: dict[str, float], near: float
 ) -> str:
     """Return what a value is: "true", a known mistake, or nothing."""
+    now = history[-1]
 
     def fits(value: float) -> bool:
-        """Say whether the logged value is this one, but for rounding."""
-        return isfinite(value) and abs(said.value - value) <= near * abs(value) + said.rounding
+        """Say whether the logged value is this one, or its multiple, but for rounding."""
+        each = [value, value * now.scale] if isfinite(value) else []
+        return any(abs(said.value - own) <= near * abs(own) + said.rounding for own in each)
 
-    now = history[-1]
     if now.count < 2 or said.rounding > _COARSE * abs(said.value):
         return ""
     if any(map(fits, _truths(history))):

@@ -14,6 +14,7 @@ from trainguard.events.loop import Evaluation
 from trainguard.observe.loop.alike_samples import Number, mean_of
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.mixed_terms import Factors, MixedTerms
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import DENSE, EVERY, Forward, Window
 from trainguard.observe.tools.local_values import has_memory
@@ -49,6 +50,7 @@ class _Segment:
     known samples, each times these. reductions: by what they were reduced.
     idle: whether it has a graph that no backward reached.
     touched: what was changed, and of buffers on an accelerator whether they were.
+    mixed: the same as the terms of the training's loss, where that is known to have several.
     settled: whether it is known what of that was still so when the next training pass began.
     undone: what was not, by then.
     """
@@ -69,6 +71,7 @@ class _Segment:
     weighted: Number = 0.0
     sizes: list[int] = field(default_factory=list)
     reductions: set[str] = field(default_factory=set)
+    mixed: MixedTerms | None = None
 
     def add(self, value: Number) -> None:
         """Add what a loss function returned."""
@@ -111,7 +114,8 @@ class Forwards(Watcher):
     """
     The columns trained, training and asleep, and the Evaluation events.
 
-    evaluated: the modules that were called in evaluation mode, with no graph.
+    evaluated: the modules that were called in evaluation mode, with no graph. factors: what the
+    calls of loss functions are multiplied by in a loss of several terms, where that is known.
     """
 
     makes = ("trained", "training", "asleep", "Evaluation")
@@ -119,6 +123,7 @@ class Forwards(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
+        self.factors: Factors = ()
         self.evaluated = weakref.WeakSet[nn.Module]()
         self._sensitive: dict[int, list[tuple[nn.Module, str]]] = {}
         self._segment: _Segment | None = None
@@ -197,6 +202,8 @@ class Forwards(Watcher):
             self._segment.weighted = self._segment.weighted + self._segment.last * samples
             self._segment.sizes.append(samples)
             self._segment.reductions.add(reduction)
+            if self._segment.mixed is not None:
+                self._segment.mixed.add(self._segment.last, samples)
 
     def finish(self) -> Iterable[Event]:
         """Return the evaluations, the one that goes on among them."""
@@ -274,8 +281,11 @@ class Forwards(Watcher):
             segment = None
         if segment is None:
             forward.source = "" if late else caller(4)
-            segment = self._segment = _Segment(weakref.ref(module), forward, idle=late)
+            mixed = MixedTerms(self.factors) if self.factors else None
+            segment = self._segment = _Segment(weakref.ref(module), forward, idle=late, mixed=mixed)
         segment.passes += 1
+        if segment.mixed is not None:
+            segment.mixed.begin()
         if forward.measured is not None:
             segment.add(forward.measured)
         if state is not None:
@@ -326,6 +336,7 @@ class Forwards(Watcher):
             "last": segment.last,
             "samples": sum(sizes),
             "reduction": "/".join(sorted(segment.reductions)),
+            **_mix(segment.mixed, segment.passes),
             "measures": segment.count > 0,
             "training": first.training,
             "awake": first.awake[:4],
@@ -339,6 +350,21 @@ class Forwards(Watcher):
             self._settled.append(segment.settled)
         if self.recorder.live is not None and segment.count:
             self.recorder.live.ask_soon()
+
+
+def _mix(mixed: MixedTerms | None, passes: int) -> Columns:
+    """Return the losses of an evaluation that has the terms of the training, if it has."""
+    if mixed is None:
+        return {}
+    mixed.begin()
+    if not mixed.sound or mixed.passes != passes:
+        return {}
+    return {
+        "mixed": mixed.total / mixed.passes,
+        "mixed_weighted": mixed.weighted / mixed.samples if mixed.samples else nan,
+        "mixed_by": mixed.largest,
+        "mixed_samples": mixed.samples,
+    }
 
 
 def _is_awake(part: nn.Module) -> bool:
