@@ -96,6 +96,20 @@ def crashed(net, target, state, next_state, fell) -> torch.Tensor:
     return F.mse_loss(net(state), wanted)
 
 
+def nameless(net, target, o, n, d) -> torch.Tensor:
+    """Go on after the ends, in variables of one letter."""
+    with torch.no_grad():
+        wanted = target(n)
+    return F.mse_loss(net(o), wanted)
+
+
+def older(net, target, o, n, d) -> torch.Tensor:
+    """Learn from what another network says of the same states."""
+    with torch.no_grad():
+        wanted = target(o)
+    return F.mse_loss(net(o), wanted)
+
+
 def predicts(net, target, state, next_state, done) -> torch.Tensor:
     """Predict what follows."""
     return F.mse_loss(net(state).expand(-1, 3), next_state)
@@ -126,7 +140,7 @@ def learns_more(net, target, state, next_state, done) -> torch.Tensor:
     return F.mse_loss(net(torch.cat([state, state + 1])), torch.cat([wanted[1], wanted[1]]))
 
 
-@pytest.mark.parametrize("loss_of", [goes_on, turned, kept, named, short, crashed])
+@pytest.mark.parametrize("loss_of", [goes_on, turned, kept, named, short, crashed, nameless])
 def test_what_looks_beyond_the_end(loss_of) -> None:
     """Its loss changes, however the ends are marked, and whenever the target is computed."""
     (event,) = ask(loss_of)
@@ -144,7 +158,7 @@ def test_what_stops_at_the_end(loss_of) -> None:
     assert (event.outcome, event.measured) == ("answered", 0.0)
 
 
-@pytest.mark.parametrize("loss_of", [predicts, compares])
+@pytest.mark.parametrize("loss_of", [predicts, compares, older])
 def test_what_learns_from_what_follows(loss_of) -> None:
     """Models of the world and codes may learn from the last state of an episode too."""
     assert {event.outcome for event in ask(loss_of)} == {"void"}

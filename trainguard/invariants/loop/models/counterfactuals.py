@@ -356,8 +356,9 @@ def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: a step that a forked child made again with other states after those that are terminal:
         whether its loss is another. By name, a variable of zeros and ones marks the terminal
-        states, and another one, which is given to a network, has the next states. A mask of ends
-        that is one for three quarters of them, or more, marks what goes on.
+        states, and another one, which is given to a network, has the next states; by any name where
+        it is given without a graph, and what is learned from is another table. A mask of ends that
+        is one for three quarters of them, or more, marks what goes on.
     Allows: rounding, 1e-5 of the loss; ends that are marked as cut off; next states that are
         predicted, or learned from.
     Misses: batches in other variables, or in arrays; targets by the network that learns.

@@ -159,8 +159,11 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
         elif any(tensor.shape == each.shape for each in given):
             (followers if NEXT & words else states).append(tensor)
     learning = torch.is_grad_enabled()  # else it is asked only about what follows
+    places = {*map(start_of, given)}
+    if not (followers or learning):  # by another name: what is learned from is given with a graph
+        followers = [tensor for tensor in states if start_of(tensor) in places]
     after = {*map(start_of, followers)}
-    asked = learning or {*map(start_of, given)} & after
+    asked = learning or places & after
     clear = bool(ends) and all(torch.equal(ends[0], other) for other in ends)
     distinct = bool({*map(start_of, states)} - after) and not _are_states(after)
     if not (clear and asked and distinct and all(map(is_editable, followers))):

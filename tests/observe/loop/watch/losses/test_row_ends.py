@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_told
+from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_ended, are_told
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,23 @@ REAL = torch.arange(5) < (5 - ENDS)[:, None]
 def test_lengths_and_masks_tell_ends(given: list[torch.Tensor], told: bool) -> None:
     """Of all rows, and whichever of both sides a mask marks."""
     assert are_told(ENDS, 5, given) == told
+
+
+FOUR = [[5, 6, 1, 0], [5, 1, 0, 0], [7, 1, 0, 0], [8, 9, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ended"),
+    [
+        (FOUR, True),
+        ([*FOUR, [5, 6, 7, 8]], True),  # it fills its row
+        (FOUR[:3], False),
+        ([*FOUR[:3], [8, 9, 7, 0]], False),
+        ([*FOUR[:3], [1, 9, 1, 0]], False),  # it comes at the beginning too
+        ([*FOUR[:3], [0, 0, 0, 0]], False),
+    ],
+)
+def test_one_token_tells_the_end_of_each_row(rows: list[list[int]], ended: bool) -> None:
+    """Before the padding, and nowhere else, in four rows at least."""
+    table = torch.tensor(rows)
+    assert are_ended(table, table == 0) == ended

@@ -9,6 +9,7 @@ from trainguard.observe.tools.owners import find_owners, words_in
 
 _SHORTEST = 4  # tokens of a row
 _SEARCHES = 3  # steps in which a name is looked for
+_ENDED = 4  # rows with padding, of which a token tells the ends
 _ENDS = {"eos", "eot", "endoftext", "eod"}  # words in the names of what ends a sequence
 
 
@@ -110,3 +111,14 @@ def are_told(ends: torch.Tensor, width: int, given: Iterable[torch.Tensor]) -> b
             if bool((sums == sums[0]).all()) and 0 < float(sums[0]) <= width:
                 return True
     return False
+
+
+def are_ended(rows: torch.Tensor, padding: torch.Tensor) -> bool:
+    """Say whether one and the same token, which comes nowhere else, tells the end of each row."""
+    lengths = rows.shape[1] - padding.sum(1)
+    ended = (lengths > 0) & (lengths < rows.shape[1])
+    if int(ended.sum()) < _ENDED:
+        return False
+    last = rows[ended].gather(1, lengths[ended, None] - 1)
+    alike = bool((last == last[0]).all())
+    return alike and int((rows == last[0]).sum()) <= len(rows)

@@ -26,6 +26,7 @@ class TermFactors(Watcher):
     In their order; nothing where that changes, or where a loss has other terms too.
     """
 
+    makes = ()  # evaluations are known without it, but not what their terms add up to
     relies_on = ("LossFunctions", "Forwards")
 
     def __init__(self, recorder: Any) -> None:

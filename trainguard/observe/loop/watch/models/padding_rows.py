@@ -16,7 +16,7 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.losses.row_ends import RowEnds
+from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_ended, ends_of
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
@@ -294,7 +294,7 @@ class PaddingRows(Watcher):
         weight = getattr(node.next_functions[0][0], "variable", None)
         with suppress(RuntimeError):  # what was changed since cannot be read
             read = autograd_graph.saved(node, "indices")
-            padding = int(node._saved_padding_idx)  # noqa: SLF001
+            padding = autograd_graph.signed(node._saved_padding_idx)  # noqa: SLF001
             if (
                 weight is None
                 or read is None
@@ -304,6 +304,10 @@ class PaddingRows(Watcher):
             ):
                 return
             rows = read.reshape(-1, read.shape[-1])
+            own = padding if padding >= 0 else int(rows[:, -1].mode().values)
+            if ends_of(rows, own, known=padding >= 0) is not None and are_ended(rows, rows == own):
+                alike = [call for call in calls if call.classes == len(weight)]
+                self._look_at_filled(rows == own, alike, sure=True)
             if padding >= 0:
                 others = [call for call in calls if call.classes != len(weight)]
                 self._look_at_filled(rows == padding, others, sure=True)
