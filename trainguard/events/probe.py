@@ -52,14 +52,16 @@ class Probe(Event):
         log-probabilities), "sample" (losses that depend on a sample without a graph, of those that
         train its distribution), "scale" (the spread of the inputs of an evaluation, against that in
         training; the label has their means, and the loss before and after they are brought to one
-        scale), "padding cut", and once more as "padding cut late", or "padding cut told" where
-        lengths or a mask come with the batch (the typical change of outputs without so much of it,
-        in deviations between samples), "twice" (steps with a softmax of a softmax, or a sigmoid of
-        a sigmoid, as the label says), "picked" (losses that pick classes along another axis than
-        that of their softmax, of those that pick some), "augmented" (rows of evaluations that are
-        not what they were; reference is how many passes), "unused" (looks at an average of which
-        nothing was made), "attention axis" (steps in which weights of attention do not sum to one
-        along the axis that a product sums; "attention axis, perhaps" where that may be meant),
+        scale), "shown numbers" (losses that count what a layer is shown of a variable and nothing
+        that is blank there, of those that count one or the other; step is how many rows came again
+        with others blank), "padding cut", and once more as "padding cut late", or "padding cut
+        told" where lengths or a mask come with the batch (the typical change of outputs without so
+        much of it, in deviations between samples), "twice" (steps with a softmax of a softmax, or a
+        sigmoid of a sigmoid, as the label says), "picked" (losses that pick classes along another
+        axis than that of their softmax, of those that pick some), "augmented" (rows of evaluations
+        that are not what they were; reference is how many passes), "unused" (looks at an average of
+        which nothing was made), "attention axis" (steps in which weights of attention do not sum to
+        one along the axis that a product sums; "attention axis, perhaps" where that may be meant),
         "attention scale" (steps in which scores are multiplied by the root of the width that the
         label has, of those in which their factor is known; "attention scale, perhaps" alike),
         "ignored" (targets of a class with a name that a loss leaves out, of all), "tied"

@@ -169,6 +169,7 @@ TARGETS = either(
     has_probe("future", "-"),
     has_probe("present", "-"),
     has_probe("shown", "-"),
+    has_probe("shown numbers", "-"),
 )
 MIXING = both(
     either(

@@ -44,6 +44,7 @@ from trainguard.observe.loop.watch.losses.drawn_actions import DrawnActions
 from trainguard.observe.loop.watch.losses.dropped_outputs import DroppedOutputs
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.free_weights import FreeWeights
+from trainguard.observe.loop.watch.losses.hidden_numbers import HiddenNumbers
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.kept_answers import KeptAnswers
 from trainguard.observe.loop.watch.losses.kept_probabilities import KeptProbabilities
@@ -297,6 +298,7 @@ _ALL: tuple[type[Watcher], ...] = (
     KeptProbabilities,
     KeptAnswers,
     TermFactors,
+    HiddenNumbers,
     TermSigns,
     PolicySigns,
     Overlaps,

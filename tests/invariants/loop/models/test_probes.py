@@ -199,3 +199,14 @@ def test_columns_that_are_exchanged(judged) -> None:
     for healthy in ((3.0, 3.0), (5.0, 7.0)):
         measured, reference = healthy
         assert judged(name, [Probe(**row, measured=measured, reference=reference)]) == []
+
+
+@pytest.mark.parametrize(("measured", "step", "told"), [(5, 9, 1), (4, 9, 0), (5, 2, 0), (5, 0, 0)])
+def test_losses_over_what_is_shown(measured: float, step: int, told: int, judged, steps) -> None:
+    """All of them, of rows that come again with others of their numbers hidden."""
+    row = {"probe": "shown numbers", "reference": 5.0, "source": LINE}
+    found = judged(
+        "target_is_not_in_the_input", [*steps(9), Probe(**row, measured=measured, step=step)]
+    )
+    assert len(found) == told
+    assert all(one.measured.startswith("5 of 5 losses count the numbers") for one in found)

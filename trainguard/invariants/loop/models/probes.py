@@ -35,6 +35,22 @@ def _fades(answer: WhatIf) -> bool:
     return answer.numbers[1:2] == (1.0,)
 
 
+def _find_shown_numbers(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding of losses that count what is shown, where as much could be hidden."""
+    for probe in _of(trace, "shown numbers"):
+        redrawn = probe.step or 0  # what is hidden for good may be what nobody knows
+        if probe.measured == probe.reference >= _LEAST_BATCHES <= redrawn:
+            yield Finding(
+                f"`{trace.subject}` learns what its model is shown, and nothing that is hidden",
+                "what a loss is multiplied by, or picks",
+                portion(probe.measured, probe.reference, "losses")
+                + " count the numbers that are shown as they are, and none that is blank",
+                "those that are blank",
+                why="the mask is the wrong way round: hide and count the same places",
+                event=probe,
+            )
+
+
 @invariant("loop", evidence=TARGETS)
 def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     """
@@ -45,8 +61,11 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
         at most, that are a target of several, or what such a target begins with; the outputs at
         earlier positions when a later one is edited, of tokens, and of series of 8 values or more
         under a distance of torch; where each token is its own target, the output for an edited one,
-        of a model whose outputs depend on earlier tokens and on no later ones. A note: half of the
-        targets or more are shown, where the others are hidden behind a token that is no target.
+        of a model whose outputs depend on earlier tokens and on no later ones. Numbers of a
+        variable of which some are blank where a layer is given them: whether all that is learned
+        counts exactly the others, in 3 losses or more, where rows come again with other numbers
+        blank. A note: half of the targets or more are shown, where the others are hidden behind a
+        token that is no target.
     Allows: a share below 1 (limit) of equal rows; a change of an output within rounding; losses
         without a reduction, which are perhaps masked later.
     Misses: targets that are scaled, shifted or hidden in several columns; series that a model with
@@ -76,6 +95,7 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps labels of what is not hidden are to be -100, and not to count",
                 event=probe,
             )
+    yield from _find_shown_numbers(trace)
     for probe in _of(trace, "future"):
         if probe.measured > probe.reference:
             yield Finding(
