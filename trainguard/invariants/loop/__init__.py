@@ -49,6 +49,7 @@ from trainguard.invariants.loop.said import logged_averages as logged_averages  
 from trainguard.invariants.loop.said import logged_metrics as logged_metrics  # isort: skip
 from trainguard.invariants.loop.said import rankings as rankings  # isort: skip
 from trainguard.invariants.loop.models import probes as probes  # isort: skip
+from trainguard.invariants.loop.models import layers as layers  # isort: skip
 from trainguard.invariants.loop.samples import units as units  # isort: skip
 from trainguard.invariants.loop.samples import pairs as pairs  # isort: skip
 from trainguard.invariants.loop.samples import keys as keys  # isort: skip

@@ -62,7 +62,7 @@ class HiddenNumbers(Watcher):
         masks = [mask for node in nodes for mask in _masks(node)][:_FEW]
         if len(nodes) >= _MOST_NODES or not masks:
             return
-        given = [table for node in nodes if (table := _given(node)) is not None][:_FEW]
+        given = [table for node in nodes if (table := _take_given(node)) is not None][:_FEW]
         hidden = _find_hidden(masks, given) if given else None
         if hidden is not None:
             self.looked.add("shown numbers")
@@ -89,7 +89,7 @@ class HiddenNumbers(Watcher):
 
 def _find_hidden(masks: list[Mask], given: list[torch.Tensor]) -> _Hidden | None:
     """Return what is hidden of a variable, where a mask is of these places or of the others."""
-    for known in _known(masks[0][1]):
+    for known in _find_known(masks[0][1]):
         for table in (part for each in given for part in _parts(each, known)):
             shown = table == known
             if not _LEAST <= 1 - float(shown.double().mean()) <= _MOST or _values(table, shown) > 1:
@@ -110,7 +110,7 @@ def _compare(mask: torch.Tensor, shown: torch.Tensor) -> bool | None:
     return None if _OTHERS < alike < 1 - _OTHERS else alike >= 1 - _OTHERS
 
 
-def _known(mask: torch.Tensor) -> Iterator[torch.Tensor]:
+def _find_known(mask: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield what the script has in variables, of as many rows as a mask."""
     found = 0
     for _, _, tensor in named_tensors():
@@ -137,7 +137,7 @@ def _values(table: torch.Tensor, shown: torch.Tensor) -> int:
     return len(torch.unique(table[~shown]))
 
 
-def _given(node: Node) -> torch.Tensor | None:
+def _take_given(node: Node) -> torch.Tensor | None:
     """Return what a layer is given that no other has made."""
     name = _GIVEN.get(autograd_graph.kind_of(node))
     kept = autograd_graph.saved(node, name) if name else None
