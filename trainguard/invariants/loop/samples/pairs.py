@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
@@ -19,6 +19,7 @@ _CARRIED = 3  # passes: not by chance, and not the chunks of one batch
     "loop",
     evidence=either(
         has_probe("labels", "no sample came again with its label"),
+        has_probe("partners", "-"),
         has_probe("mirrored", "-"),
         has_probe("displaced", "-"),
     ),
@@ -36,6 +37,9 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         differently, in 6 or more of 24 servings, and in 3 of 10 where both were moved.
         Pictures that came mirrored, with targets of at most 16 numbers of which one goes with the
         place of what is in the picture: how far both are off the middle correlates by 0.7 or more.
+        Two inputs of a model, of which each row has a partner of its own: whether rows that come
+        again have others, where one of both sides comes in the order that it had and the other does
+        not. A note where both are shuffled: they may be drawn apart on purpose.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
         Classes that are named anew; targets that are the same in each batch, as positions are.
     Misses: inputs that are seen once, or augmented otherwise; labels that are wrong from the
@@ -46,6 +50,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     moved = [_moved_apart(trace, p) for p in events(trace, Probe) if p.probe == "displaced"]
     mirrored = [_mirrored_apart(trace, p) for p in events(trace, Probe) if p.probe == "mirrored"]
     yield from moved[:1] or mirrored  # what is turned is moved too
+    yield from (_come_apart(trace, p) for p in events(trace, Probe) if p.probe == "partners")
     # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
     found = [p for p in events(trace, Probe) if p.probe == "labels" and p.measured > p.reference]
     for probe in found[:1]:
@@ -58,6 +63,21 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             " same permutation, before what this line is given",
             event=probe,
         )
+
+
+def _come_apart(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding of inputs whose rows come in other pairs."""
+    return Finding(
+        f"the inputs of `{trace.subject}` do not follow each other",
+        f"{probe.label}, beside input 0",
+        integer(probe.measured, "rows")
+        + " come again, most of them with another partner"
+        + (", and those of one input in the order that they had" if probe.step else ""),
+        "the partners that they had",
+        why="perhaps one of them is not indexed by the permutation that the other one is",
+        rank=Rank.BROKEN if probe.step else Rank.NOTE,
+        event=probe,
+    )
 
 
 def _moved_apart(trace: Trace[Event], probe: Probe) -> Finding:

@@ -162,7 +162,7 @@ def _find_tables(shape: torch.Size, inputs: tuple[Any, ...] = ()) -> Iterator[Na
     seen = set[int]()
     named = [(name, each) for _, name, each in named_tensors()] if not is_transforming() else []
     for name, tensor in [*named, *(("", each) for each in tensors_in(inputs) if named)]:
-        fits = tensor.shape == shape and len(seen) < _TABLES and _is_table(tensor)
+        fits = len(seen) < _TABLES and _is_table(tensor) and tensor.shape == shape
         if fits and not tensor.requires_grad and start_of(tensor) not in seen:
             seen.add(start_of(tensor))
             yield NamedTable(words_in(name), sample_of(array_of(tensor)))

@@ -12,6 +12,7 @@ from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, 
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_rows
 
 _LEAST_ROWS = 4  # of which padding can be cut
 _PART = 4  # of the samples, one in so many
@@ -129,7 +130,7 @@ class LatePaddingProbe(PaddingProbe):
         """Take down how long the rows of a batch are, and remember a pass that is late enough."""
         if not self.is_wanted or not forward.gradients:
             return
-        for tensor in self.recorder.given[:1]:
+        for tensor in filter(has_rows, self.recorder.given[:1]):
             for known, length in zip(self._lengths, tensor.shape, strict=False):
                 known |= {length} if len(known) < _FEW else set()
         if self.recorder.steps >= _LATE and max(map(len, self._lengths)) >= _FEW:

@@ -16,10 +16,11 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.input_pairs import InputPairs
 from trainguard.observe.loop.watch.samples.recurring_pairs import RecurringPairs
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs, are_positions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import Hashes, hashes_of_rows
 from trainguard.observe.tools.patches import Patches
@@ -42,9 +43,12 @@ class EpochPairs(Watcher):
     An epoch is known by sums of hashes: those of twice as many batches are twice as large. Targets
     are what a loss function of torch is given, or what a loss by hand subtracts from the output.
     Where not all steps of epochs are seen, the event is of the rows that came again.
+
+    The Probe event "partners": two inputs of a model that come in other pairs. measured: the rows;
+    step: 1 where one of both comes in the order that it had.
     """
 
-    makes = ("Probe:labels",)
+    makes = ("Probe:labels", "Probe:partners")
     relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
@@ -56,6 +60,7 @@ class EpochPairs(Watcher):
         self._sums: list[Hashes] = [np.zeros(4, np.uint64)]  # of rows, inputs, targets and pairs
         self._left = [_ROWS, _BYTES]
         self._pairs = RecurringPairs()
+        self._partners: list[InputPairs] = []  # of the inputs after the first
         self._found: Probe | None = None
 
     def install(self, patches: Patches) -> None:
@@ -99,11 +104,26 @@ class EpochPairs(Watcher):
         if known is not None:
             self.looked.add("labels")
             self._tell(*known, len(self._pairs.latest))
-        return [] if self._found is None else [self._found]
+        found = [] if self._found is None else [self._found]
+        return [*found, *self._find_partners()]
+
+    def _find_partners(self) -> Iterator[Probe]:
+        """Yield what is known of inputs that come in other pairs."""
+        for place, partners in enumerate(self._partners, start=1):
+            rows = partners.judge()
+            self.looked |= {"partners"} if rows is not None else set()
+            if rows:
+                yield make_probe(
+                    "partners",
+                    rows,
+                    step=int(partners.one_stays),
+                    label=f"input {place} of {self._module}",
+                    source=self._source,
+                )
 
     def _give_up(self) -> None:
         """Take down no more, and judge nothing."""
-        self._left[0], self._pairs = 0, RecurringPairs()
+        self._left[0], self._pairs, self._partners = 0, RecurringPairs(), []
 
     def _tell(self, changed: float, allowed: float, count: int) -> None:
         """Take down that so many rows came with other targets, where it is more than is allowed."""
@@ -141,10 +161,13 @@ class EpochPairs(Watcher):
             self._give_up()
             return
         self._source = self._source or source
+        self._partners = self._partners or [InputPairs() for _ in tensors[1:]]
         with torch.no_grad():
             each = [_mix(_hash(tensor) + np.uint64(n)) for n, tensor in enumerate(tensors)]
             inputs = _mix(np.stack(each).sum(0, dtype=np.uint64))
             targets = _mix(_hash(target.double()))
+        for pairs, other in zip(self._partners, each[1:], strict=False):
+            pairs.add(each[0], other, self.recorder.steps)
         self._batches.append((inputs, targets))
         self._pairs.add(inputs, targets)
         sums = [np.uint64(rows), *(_sum(e) for e in (inputs, targets, _mix(inputs + 3 * targets)))]
