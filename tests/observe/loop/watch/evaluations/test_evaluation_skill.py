@@ -57,3 +57,16 @@ def test_the_latest_evaluation_is_kept() -> None:
     """Each place tells of its last evaluation alone; what learns is none."""
     assert skills_of(lambda model: F.cross_entropy(model(INPUTS), CLASSES)) == []
     assert [s.rows for s in skills_of(lambda m: (with_loss(m), with_loader(m)))] == [100, 100]
+
+
+def test_heads_with_other_classes() -> None:
+    """Each number of classes at one place has an evaluation of its own."""
+
+    def by_turns(model: nn.Module) -> None:
+        """Name four classes, and two of them."""
+        with torch.no_grad():
+            for classes in (4, 2):
+                own = CLASSES < classes
+                F.cross_entropy(model(INPUTS)[own, :classes], CLASSES[own])
+
+    assert [s.rows for s in skills_of(by_turns)] == [100, 50]

@@ -52,7 +52,7 @@ class EvaluationSkill(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._scores: dict[str, _Score] = {}
+        self._scores: dict[tuple[str, int], _Score] = {}  # by place, and number of classes
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -107,15 +107,16 @@ class EvaluationSkill(Watcher):
         inside = (target >= 0) & (target < scores.shape[1])
         if target.is_cpu and not inside.all():
             return
-        step, known = self.recorder.steps, self._scores.get(place)
+        key = place, int(scores.shape[1])  # heads of one model may have others
+        step, known = self.recorder.steps, self._scores.get(key)
         if known is None and len(self._scores) >= _PLACES:
             return
         if known is None:
             source = place if ":" in place else caller(4)
-            known = self._scores[place] = _Score(source, step)
+            known = self._scores[key] = _Score(source, step)
         elif known.step != step:
             more = known.evaluations + 1
-            known = self._scores[place] = _Score(known.source, step, evaluations=more)
+            known = self._scores[key] = _Score(known.source, step, evaluations=more)
         with torch.no_grad():
             sound = inside.all()  # of a batch with other numbers nothing counts
             named = scores.argmax(1) == target
