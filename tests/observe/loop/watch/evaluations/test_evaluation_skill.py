@@ -66,7 +66,7 @@ def test_heads_with_other_classes() -> None:
         """Name four classes, and two of them."""
         with torch.no_grad():
             for classes in (4, 2):
-                own = CLASSES < classes
+                own = classes > CLASSES
                 F.cross_entropy(model(INPUTS)[own, :classes], CLASSES[own])
 
     assert [s.rows for s in skills_of(by_turns)] == [100, 50]

@@ -156,3 +156,21 @@ def test_losses_inside_of_a_transformation_have_no_scores() -> None:
             optimizer.step()
         print("val_acc 0.5")
     assert recorder.trace.conditions.get("faults", ()) == ()
+
+
+def test_heads_with_other_classes_have_scores_of_their_own() -> None:
+    """Where one place evaluates them one after the other, in one step."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 5)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        nn.functional.cross_entropy(net(torch.randn(8, 3)), torch.arange(8) % 5).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for classes in (5, 3):
+                made = net(torch.randn(12, 3))[:, :classes]
+                nn.functional.cross_entropy(made, torch.arange(12) % classes)
+        print("val_acc 0.5")
+    assert "faults" not in recorder.trace.conditions
+    found = [e for e in recorder.trace if isinstance(e, Score) and e.evaluation]
+    assert [event.classes for event in found] == [5, 3]

@@ -210,11 +210,12 @@ class Scores(Watcher):
             return None
         own = self._places.setdefault((place, learns), [])
         key = self.recorder.steps, self._backwards
-        if not own or (own[-1].step, own[-1].turn) != key:
+        classes = scores.shape[1] if function in CROSS_ENTROPIES else 2
+        # Heads of one model, which are evaluated one after the other, may have other classes.
+        if not own or (own[-1].step, own[-1].turn, own[-1].classes) != (*key, classes):
             if self._count >= _STRETCHES:
                 return None
             self._count += 1
-            classes = scores.shape[1] if function in CROSS_ENTROPIES else 2
             own.append(_Stretch(*key, classes, not learns))
         return own[-1]
 
