@@ -12,6 +12,9 @@ WAYS = {
     "product": lambda made, x, keep: ((made - x).square() * keep).sum() / keep.sum(),
     "function": lambda made, x, keep: (F.l1_loss(made, x, reduction="none") * keep).mean(),
     "picked": lambda made, x, keep: F.mse_loss(made[keep > 0], x[keep > 0]),
+    "indices": lambda made, x, keep: F.mse_loss(
+        made[keep.nonzero(as_tuple=True)], x[keep.nonzero(as_tuple=True)]
+    ),
     "masked": lambda made, x, keep: F.mse_loss(made * keep, x * keep),
 }
 
@@ -29,7 +32,8 @@ def learn(
             rows = torch.randperm(32)[:16]
             x = data[rows]
             keep = always[rows] if fixed else (torch.rand(16, 6) < 0.7).float()
-            given = torch.cat([x * keep, keep], 1) if beside else x * keep
+            blank = torch.randn(16, 6) * (1 - keep) if kinds.get("drawn") else 0
+            given = torch.cat([x * keep, keep], 1) if beside else x * keep + blank
             made = model(given + torch.randn(16, 6) if kinds.get("noisy") else given)
             counted = {"shown": keep, "hidden": 1 - keep, "all": torch.ones(16, 6)}[counts]
             loss = WAYS[way](made, x, counted)
@@ -75,3 +79,4 @@ def test_other_losses_and_inputs() -> None:
     """All numbers count, or none is shown as it is."""
     assert learn("product", counts="all") == ([], False)
     assert learn("product", noisy=True) == ([], False)
+    assert learn("product", drawn=True) == ([], False)

@@ -65,6 +65,8 @@ REAL = torch.arange(5) < (5 - ENDS)[:, None]
         ([REAL.float()], True),
         ([~REAL], True),
         ([ENDS], False),
+        ([5 - ENDS + torch.tensor([0, 0, 1])], False),
+        ([10 - ENDS], False),  # they cannot be lengths of rows of five
         ([REAL * 2.0], False),  # numbers, not a mask
         ([REAL.flip(1)], False),
         ([REAL[:2]], False),

@@ -62,11 +62,12 @@ def test_terms_are_added_up_as_they_are_learned() -> None:
     [
         lambda one, other, step: one,
         lambda one, other, step: one + step * other,  # a warm-up
+        lambda one, other, step: one + (1 + step) * other,
         lambda one, other, step: one + other + (other * one),
         lambda one, other, step: one + other + 1.0,
         lambda one, other, step: one * other,
     ],
-    ids=["one", "warm-up", "product beside", "constant", "product"],
+    ids=["one", "warm-up", "change", "product beside", "constant", "product"],
 )
 def test_losses_that_are_no_sum_of_what_is_called(loss_of) -> None:
     """Of them nothing is known."""
@@ -75,16 +76,17 @@ def test_losses_that_are_no_sum_of_what_is_called(loss_of) -> None:
     assert seen.count == 6
 
 
-def test_an_evaluation_of_fewer_terms() -> None:
-    """It calls its functions in another order, or some of them alone."""
+@pytest.mark.parametrize("several", [True, False])
+def test_an_evaluation_of_one_term(several: bool) -> None:
+    """It has fewer than the training, or as many, which is known without."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with Recorder("x") as recorder:
         for _ in range(3):
             optimizer.zero_grad()
-            one, other = terms(model, slice(0, 10))
-            (one + other).backward()
+            loss = F.mse_loss(model(ROWS), WORTH)
+            (loss + F.l1_loss(model(ROWS), WORTH) if several else loss).backward()
             optimizer.step()
         with torch.no_grad():
             for begin in (0, 8):

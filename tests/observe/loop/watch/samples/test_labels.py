@@ -202,8 +202,8 @@ def test_a_moment_of_a_window_is_seen_where_its_neighbours_foretell_it(
     ],
 )
 def test_a_target_of_several_that_begins_in_its_window(early: int, label: str | None) -> None:
-    """Of a walk, so that what goes before foretells it; only of what a loss is told."""
-    windows = torch.randn(300).cumsum(0).unfold(0, 24, 1)
+    """Of a smooth walk, so that what goes before foretells it; only of what a loss is told."""
+    windows = torch.randn(300).cumsum(0).cumsum(0).unfold(0, 24, 1)
     shown, target = windows[:, :16], windows[:, 16 - early : 20 - early]
 
     def train(cut: int = 0) -> None:

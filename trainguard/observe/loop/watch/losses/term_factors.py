@@ -67,7 +67,7 @@ def _factors(loss: torch.Tensor, calls: list[Any]) -> Factors:
     parts = affine_parts((loss.grad_fn, 0), ends=lambda node: token_at(node) is not None)
     for part in parts:
         token = token_at(part.node)
-        if token is None or token in found or part.is_moved:
+        if token in found or part.is_moved:
             return ()
         found[token] = part.factor
     return tuple(found[call] for call in calls) if found.keys() == set(calls) else ()
