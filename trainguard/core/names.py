@@ -12,7 +12,9 @@ TRAINING: Final = frozenset({"train", "training"})
 _METRICS: Final = {
     "auc": {"auc", "auroc", "rocauc", "roc", "aucroc", "auprc", "ap", "prauc"},
     "correlation": {"pearson", "pearsonr", "corr", "correlation"},
+    "dice": {"dice", "dsc"},
     "f1": {"f1", "f1score", "fscore"},
+    "iou": {"iou", "jaccard", "miou"},
     "perplexity": {"ppl", "perplexity"},
     "precision": {"precision"},
     "r2": {"r2", "r2score"},

@@ -57,11 +57,14 @@ def _of_probabilities(batches: Sequence[Batch], scores: Array, logits: bool) -> 
     yield from _of_decisions(_decide(flat, limit), 2)
     columns = [_by_column(own, target) for own, target in batches]
     yield from _of_columns(columns, limit, "true")
+    yield from _of_overlaps(columns, limit, "true")
     if logits and not are_probabilities:
         halves = _of_decisions(_decide(flat, 0.5), 2)
         yield from ((name, "half", value) for name, way, value in halves if way == "true")
         yield from _of_columns(columns, 0.5, "half")
-    yield from _of_ranks(flat, limit)
+        yield from _of_overlaps(columns, 0.5, "half")
+    if columns[0][0].shape[1] <= _MOST_CLASSES:  # nobody ranks the places of pictures
+        yield from _of_ranks(flat, limit)
 
 
 def _decide(batches: Sequence[Batch], limit: float) -> list[Batch]:
@@ -84,6 +87,33 @@ def _of_columns(batches: Sequence[Batch], limit: float, way: str) -> Iterator[Va
     for name, rates in zip(_RATES, _rates(hits, named.sum(0), came), strict=True):
         yield name, way, float(rates.mean())
         yield name, way, float((rates * came).sum() / max(1, came.sum()))
+
+
+def _of_overlaps(batches: Sequence[Batch], limit: float, way: str) -> Iterator[Value]:
+    """Yield how masks of (N, places) overlap: of all at once, by batches, and by samples."""
+    if batches[0][0].shape[1] < 2:
+        return
+    pairs = [(scores > limit, targets > 0) for scores, targets in batches]
+    both = [np.stack([(a & b).sum(1), a.sum(1), b.sum(1)]).astype(float) for a, b in pairs]
+    rest = [np.stack([(~a & ~b).sum(1), (~a).sum(1), (~b).sum(1)]) for a, b in pairs]
+    with np.errstate(all="ignore"):
+        for name, part in (("iou", _share), ("dice", _twice_share)):
+            whole, background = (float(part(sum(t.sum(1) for t in own))) for own in (both, rest))
+            each = np.concatenate([part(own) for own in both])
+            filled = [np.nan_to_num(each, nan=value).mean() for value in (0.0, 1.0)]
+            by_batch = np.nanmean([part(own.sum(1)) for own in both])
+            values = [whole, (whole + background) / 2, np.nanmean(each), *filled, by_batch]
+            yield from ((name, way, float(value)) for value in values)
+
+
+def _share(counts: Array) -> Array:
+    """Return of what one of two masks has what both have; nan where neither has anything."""
+    return np.asarray(counts[0] / (counts[1] + counts[2] - counts[0]))
+
+
+def _twice_share(counts: Array) -> Array:
+    """Return of what two masks have together twice what both have; nan where that is nothing."""
+    return np.asarray(2 * counts[0] / (counts[1] + counts[2]))
 
 
 def _rates(hits: Array, named: Array, came: Array) -> Array:

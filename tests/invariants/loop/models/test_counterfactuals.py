@@ -111,7 +111,9 @@ def test_samples_that_mix(judged) -> None:
         "samples_do_not_mix", asked("a sample edited", 6.0, 5.0, numbers=(1.0, 1.0), **row)
     )
     assert fading.measured == "6 of 15 other samples changed, ever less from one to the next"
-    for healthy in ((15.0,), (15.0, 0.0), (1.0, 1.0)):
+    (weaker,) = judged("samples_do_not_mix", asked("a sample edited", 8.0, 15.0, **row))
+    assert weaker.measured == "15 of 15 other samples changed"
+    for healthy in ((15.0,), (15.0, 0.0), (15.0, 7.0), (1.0, 1.0), (12.0, 12.0)):
         run = asked("a sample edited", *healthy, numbers=(0.0, 0.0), **row)
         assert judged("samples_do_not_mix", run) == []
 

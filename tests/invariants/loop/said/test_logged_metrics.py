@@ -57,6 +57,8 @@ def test_what_makes_no_difference_passes() -> None:
         ("test_r2", "r2"),
         ("eval_ppl", "perplexity"),
         ("held-out RMSE", "rmse"),
+        ("val_mean_iou", "iou"),
+        ("Dice score", "dice"),
         ("hold_out/r2", "r2"),
         ("precision@10", ""),
         ("recall_at_5", ""),
@@ -109,6 +111,28 @@ def test_logits_against_a_half() -> None:
         assert not any(
             way == "half" for _, way in ways(values_of([(scores, LABELS)], logits=logits))
         )
+
+
+def test_overlaps_of_masks() -> None:
+    """Of all at once, with the background, by samples, and by batches."""
+    told = ways(values_of([(LOGITS[:2], LABELS[:2]), (LOGITS[2:], LABELS[2:])], logits=True))
+    shares = [2 / 2, 2 / 2, 2 / 2, 1 / 1]  # above zero all are found, and no other
+    assert told["iou", "true"] == {sum(shares) / 4}
+    # Above one half: of the rows 1 of 2, 0 of 2, 1 of 2 and 1 of 1.
+    by_row, rest = [0.5, 0.0, 0.5, 1.0], 5 / 9  # of the background 5 of 9
+    assert told["iou", "half"] == {
+        round(value, 4)
+        for value in (3 / 7, (3 / 7 + rest) / 2, sum(by_row) / 4, (1 / 4 + 2 / 3) / 2)
+    }
+    assert round(2 * 3 / (3 + 7), 4) in told["dice", "half"]
+
+
+def test_empty_masks_count_as_one_or_none() -> None:
+    """Each of both is in use; and nothing is said of one number for each sample."""
+    scores, targets = np.array([[-1.0, -2.0], [1.0, -1.0]]), np.array([[0, 0], [1, 1]])
+    told = ways(values_of([(scores, targets)], logits=True))
+    assert told["iou", "true"] >= {0.5, 0.25, 0.75}
+    assert ("iou", "true") not in ways(values_of([(scores[:, 0], targets[:, 0])], logits=True))
 
 
 def test_digits_are_few_enough_where_many_evaluations_agree() -> None:

@@ -15,6 +15,7 @@ from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _PERVASIVE = 0.9  # of the other samples: experts that are full, or a mixed partner, move a few
+_MOSTLY = 0.5  # of them, beside an answer that is pervasive: what changes little may be rounding
 _LEAST_ANSWERS = 2
 _LEAST_BATCHES, _MOST_SHOWN = 3, 0.5  # of hidden tokens; of the targets
 _OVER_THE_BATCH = "perhaps a recurrent layer takes the batch for time: see batch_first"
@@ -167,7 +168,8 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
         and where no loader drew the rows, nor indices in no order from a variable of the script,
         but the rows themselves come in no order, each with one target, and all change.
     Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
-        unless it goes on from each sample to the next, and fades.
+        or less than half of them another time, unless it goes on from each sample to the next, and
+        fades.
     Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several
         optimizers, or rows that neither a loader of torch nor the script draws at random and that
         are no tables.
@@ -188,9 +190,10 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             event=probe,
         )
     answers = [] if found else answers_to(trace, "a sample edited")
-    mixed = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0 or _fades(a)]
-    if len(mixed) >= _LEAST_ANSWERS and len(mixed) == len(answers):
-        first = mixed[0]
+    whole = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0 or _fades(a)]
+    mixed = [a for a in answers if a in whole or a.measured >= _MOSTLY * a.reference]
+    if whole and len(mixed) >= _LEAST_ANSWERS and len(mixed) == len(answers):
+        first = whole[0]
         inside, fading = first.numbers[:1] == (1.0,), _fades(first)
         yield Finding(
             f"samples of a batch mix in {'a model' if inside else 'the steps'} of"

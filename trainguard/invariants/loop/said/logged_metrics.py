@@ -47,10 +47,10 @@ _FAULTS = {
 @invariant("loop", evidence=either(METRICS, has_probe("found itself", "-")))
 def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An AUC, F1, precision, recall, R2, RMSE, correlation or perplexity is that of the evaluation.
+    An AUC, F1, IoU, Dice, R2, RMSE, correlation or perplexity is that of the evaluation.
 
-    Judges: numbers under such a name ("val_auc", "f1"), said after an evaluation of which outputs
-        and targets are known from a loss function, a loader or, where there is neither, the
+    Judges: numbers under such a name ("val_auc", "f1", "recall"), said after an evaluation of which
+        outputs and targets are known from a loss function, a loader or, where there is neither, the
         variables of who asks the model: all of them match a known mistake, none the truth, and both
         are 1 % apart. The mistakes: the mean of the metrics of single batches; an AUC of decisions;
         outputs and targets exchanged; an RMSE without its root; logits held against 0.5. Metrics of
@@ -58,8 +58,9 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         their method argsort, sort or topk ranks, whose rows begin with the samples themselves:
         whether they count these. In one evaluation alone it is a note.
     Allows: each convention in use: of either class, macro, micro, weighted; over all columns or the
-        mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded,
-        up to 0.2 % of it, or 0.8 % in 5 evaluations or more.
+        mean of them; overlaps of masks by samples, by batches or of all; ROC or precision and
+        recall; 2e-4 (limit) of the value and what was rounded, up to 0.2 % of it, or 0.8 % in 5
+        evaluations or more.
     Misses: other metrics at k; torch.topk(table); a metric of retrieval that is 1; targets that
         were scaled back; thresholds of one's own; outputs that are no single tensor; evaluations of
         more than a million numbers.

@@ -40,6 +40,7 @@ _FRAMES = 3  # of the user's code, whose lines tell one evaluation from another
 # Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that
 # are over, how many wait for a step that is looked at more closely anyway.
 _LARGEST = 2**20
+_FLAT = 2  # axes of what has a number, or scores of classes, for each sample
 
 
 @dataclass(slots=True, eq=False)
@@ -226,8 +227,10 @@ def _fit(scores: Any, target: Any) -> bool:
         return False
     if not scores.is_floating_point() or target.is_complex() or not scores.numel():
         return False
-    if scores.layout != torch.strided or not 0 < scores.dim() <= 2 or not target.dim():
+    if scores.layout != torch.strided or not scores.dim() or not target.dim():
         return False
+    if scores.dim() > _FLAT:  # as masks of pictures
+        return scores.shape == target.shape
     classes = scores.dim() == 2 and scores.shape[:1] == target.shape
     return classes or scores.numel() == target.numel()
 
