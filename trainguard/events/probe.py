@@ -55,58 +55,60 @@ class Probe(Event):
         scale), "shown numbers" (losses that count what a layer is shown of a variable and nothing
         that is blank there, of those that count one or the other; step is how many rows came again
         with others blank), "partners" (rows of two inputs that come again in other pairs; step is 1
-        where those of one come in the order that they had), "padding cut", and once more as
-        "padding cut late", or "padding cut told" where lengths or a mask come with the batch (the
-        typical change of outputs without so much of it, in deviations between samples), "twice"
-        (steps with a softmax of a softmax, or a sigmoid of a sigmoid, as the label says), "picked"
-        (losses that pick classes along another axis than that of their softmax, of those that pick
-        some), "augmented" (rows of evaluations that are not what they were; reference is how many
-        passes), "unused" (looks at an average of which nothing was made), "attention axis" (steps
-        in which weights of attention do not sum to one along the axis that a product sums;
-        "attention axis, perhaps" where that may be meant), "attention scale" (steps in which scores
-        are multiplied by the root of the width that the label has, of those in which their factor
-        is known; "attention scale, perhaps" alike), "ignored" (targets of a class with a name that
-        a loss leaves out, of all), "tied" (parameters in the places of one that modules shared),
-        "averaged" (steps in which constants, one for each of so many samples, multiply a mean over
-        them; the label says that they are of samples beyond a doubt), "focal" (steps with a focal
-        loss of a mean), "unread" (steps in which a line computes gradients with a graph that no
-        loss has; the label names what moved along them), "borrowed" (evaluations for which several
-        optimizers moved what another one goes on from), "left behind" (steps up to the end in which
-        only what is in no optimizer got gradients), "epsilon" (the least share of a group's
-        elements whose averaged gradients are below the epsilon, of all looks; reference is the
-        epsilon, step how many looks), "penalty" (norms of gradients whose distance to a number is a
-        loss, against the outputs that they are of; the label is the shape), "rounding" (the least
-        share of elements of 16 bits that a step left as they were; reference is how finely their
-        dtype tells numbers apart, step how many looks), "stacked" (the width between two linear
-        layers in a row, against the larger one around them), "weighed crosswise" (a mean of N x N
-        terms, each weighed by what is of all others; reference is N), "one target" (the steps
-        looked at in which all losses that train an output had one target; reference is how many
-        losses, the label the target), "itself" (calls of a loss function that compare what has no
-        graph with itself), "leaf loss" (passes backward at a line that begin at a leaf, all of
-        them; reference is how many passes reached an optimizer), "repeated" (passes over one input
-        with the same results), "acted" (batches with few states, of all; step is before how many as
-        many were acted on), "agreement" (mean cosines, last and first), "noise mean" (that of
-        noise; its spread), "noise scale" (how far a law of the scales of data and noise is missed,
-        by so many pairs), "noise levels" (the most noise in what is mixed of data and noise; of how
-        many rows), "edges passed" (edges held out that messages go along, of all), "centred"
-        (moments after each one that a column is made from; those before), "returns reversed"
-        (episodes that are weighed by returns from the last step on, of all), "ends passed" (looks
-        at which all returns reach beyond the ends of episodes; step: how many ends), "ends
-        bootstrapped" (ends of episodes after which a target counts a share of what follows, of all
-        that are known; step: how many of the first are surely ends), "rounded weight" and "rounded
-        weight, perhaps" (looks at which a term of the loss had a single weight of zero, of all;
-        step: the latest; the label is the statement that rounds it), "zero term" (looks at which
-        all weights of a term of the loss are zero; step: how many), "load lost" (matrices that a
-        load had changed, and that were others before the first pass), "carried" (passes that begin
-        with the state that the pass before has ended with, of those given one), "kept answers"
-        (losses whose targets are answers that a model gave with something awake, of those with as
-        many classes), "kept noise" and "kept mask" (looks in all of which noise for each sample, or
-        a mask of dropout, was the same; how many numbers it has), "replaced" (steps whose gradients
-        were not finite before something made them so), "steep" (lines with a function of infinite
-        slopes), "signal lost" and "signal grown" (the size of what differs between samples, or of
-        all, in the first and the last layer; the label says which, and what is between), "shared
-        setting" and "copied setting" (what is set of data that others share; the label has what and
-        how), "lost setting" (what is set of a Subset, and read of its data set: both in the label),
+        where those of one come in the order that they had), "told epochs" (what a scheduler was
+        told as an epoch and is no whole number; reference is how often it was less than before,
+        step how often it was told), "padding cut", and once more as "padding cut late", or "padding
+        cut told" where lengths or a mask come with the batch (the typical change of outputs without
+        so much of it, in deviations between samples), "twice" (steps with a softmax of a softmax,
+        or a sigmoid of a sigmoid, as the label says), "picked" (losses that pick classes along
+        another axis than that of their softmax, of those that pick some), "augmented" (rows of
+        evaluations that are not what they were; reference is how many passes), "unused" (looks at
+        an average of which nothing was made), "attention axis" (steps in which weights of attention
+        do not sum to one along the axis that a product sums; "attention axis, perhaps" where that
+        may be meant), "attention scale" (steps in which scores are multiplied by the root of the
+        width that the label has, of those in which their factor is known; "attention scale,
+        perhaps" alike), "ignored" (targets of a class with a name that a loss leaves out, of all),
+        "tied" (parameters in the places of one that modules shared), "averaged" (steps in which
+        constants, one for each of so many samples, multiply a mean over them; the label says that
+        they are of samples beyond a doubt), "focal" (steps with a focal loss of a mean), "unread"
+        (steps in which a line computes gradients with a graph that no loss has; the label names
+        what moved along them), "borrowed" (evaluations for which several optimizers moved what
+        another one goes on from), "left behind" (steps up to the end in which only what is in no
+        optimizer got gradients), "epsilon" (the least share of a group's elements whose averaged
+        gradients are below the epsilon, of all looks; reference is the epsilon, step how many
+        looks), "penalty" (norms of gradients whose distance to a number is a loss, against the
+        outputs that they are of; the label is the shape), "rounding" (the least share of elements
+        of 16 bits that a step left as they were; reference is how finely their dtype tells numbers
+        apart, step how many looks), "stacked" (the width between two linear layers in a row,
+        against the larger one around them), "weighed crosswise" (a mean of N x N terms, each
+        weighed by what is of all others; reference is N), "one target" (the steps looked at in
+        which all losses that train an output had one target; reference is how many losses, the
+        label the target), "itself" (calls of a loss function that compare what has no graph with
+        itself), "leaf loss" (passes backward at a line that begin at a leaf, all of them; reference
+        is how many passes reached an optimizer), "repeated" (passes over one input with the same
+        results), "acted" (batches with few states, of all; step is before how many as many were
+        acted on), "agreement" (mean cosines, last and first), "noise mean" (that of noise; its
+        spread), "noise scale" (how far a law of the scales of data and noise is missed, by so many
+        pairs), "noise levels" (the most noise in what is mixed of data and noise; of how many
+        rows), "edges passed" (edges held out that messages go along, of all), "centred" (moments
+        after each one that a column is made from; those before), "returns reversed" (episodes that
+        are weighed by returns from the last step on, of all), "ends passed" (looks at which all
+        returns reach beyond the ends of episodes; step: how many ends), "ends bootstrapped" (ends
+        of episodes after which a target counts a share of what follows, of all that are known;
+        step: how many of the first are surely ends), "rounded weight" and "rounded weight, perhaps"
+        (looks at which a term of the loss had a single weight of zero, of all; step: the latest;
+        the label is the statement that rounds it), "zero term" (looks at which all weights of a
+        term of the loss are zero; step: how many), "load lost" (matrices that a load had changed,
+        and that were others before the first pass), "carried" (passes that begin with the state
+        that the pass before has ended with, of those given one), "kept answers" (losses whose
+        targets are answers that a model gave with something awake, of those with as many classes),
+        "kept noise" and "kept mask" (looks in all of which noise for each sample, or a mask of
+        dropout, was the same; how many numbers it has), "replaced" (steps whose gradients were not
+        finite before something made them so), "steep" (lines with a function of infinite slopes),
+        "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
+        the first and the last layer; the label says which, and what is between), "shared setting"
+        and "copied setting" (what is set of data that others share; the label has what and how),
+        "lost setting" (what is set of a Subset, and read of its data set: both in the label),
         "alike starts" (episodes that begin with one state, of those with one seed; step: the other
         seeds of that line), "seeded stream" (passes that begin alike, all of them), "left" (states
         that a line takes, and that nothing is loaded after; 1 where no line reads them), "found

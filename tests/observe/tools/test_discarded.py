@@ -91,9 +91,10 @@ def test_what_is_dropped_in_a_forward_is_found() -> None:
 
 
 def test_sums_that_nothing_takes_are_found() -> None:
-    """And comparisons, of tensors and layers; not what other operators may do."""
+    """And comparisons, of tensors, layers and numbers; not what other operators may do."""
     found = statements(add, loss=torch.ones(1), penalty=torch.ones(1), weight=0.5, pipeline=set())
-    assert found == ["loss + 0.1 * penalty", "weight * (penalty + 1)", "loss == loss + penalty"]
+    tensors = ["loss + 0.1 * penalty", "weight * (penalty + 1)", "loss == loss + penalty"]
+    assert found == [*tensors, "weight * 2"]
 
 
 def test_a_layer_that_is_compared_is_found() -> None:

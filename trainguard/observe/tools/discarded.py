@@ -55,6 +55,7 @@ _LAYERS = (
 )
 # Of numbers: what pipelines overload (|, >>, &) may do something.
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult)
+_COMPUTED = (torch.Tensor, np.ndarray, nn.Module, float, int)
 _LARGEST = 1 << 20  # characters of a file
 _A_TENSOR = torch.empty(0)  # what a variable of a forward is taken for
 # A statement, its line, and whether nothing but a mistake may be meant: a variable that nothing
@@ -68,10 +69,10 @@ def find_discarded(
     """
     Yield the statements of a function that compute something new, of which nothing is kept.
 
-    `x.relu()` by itself, `loss + penalty` and `loss == loss + penalty`, `y = x.relu()` where
-    nothing reads y, and what is set in a state_dict() that was just made. names: the variables that
-    it has, as far as they are known. module: what `self` is, in a forward, whose other variables
-    are taken for tensors.
+    `x.relu()` by itself, `loss + penalty` and `loss == loss + penalty`, `rate * 0.9` of a number,
+    `y = x.relu()` where nothing reads y, and what is set in a state_dict() that was just made.
+    names: the variables that it has, as far as they are known. module: what `self` is, in a
+    forward, whose other variables are taken for tensors.
     """
     names = add_self(code, names, module)
     for statement in read_statements(code):
@@ -223,7 +224,7 @@ def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
 
 
 def _adds(node: ast.expr, names: Mapping[str, Any]) -> bool:
-    """Say whether an expression computes with tensors or layers, or compares them."""
+    """Say whether an expression computes with tensors, layers or numbers, or compares them."""
     if isinstance(node, ast.Compare):
         parts = [node.left, *node.comparators]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
@@ -231,7 +232,7 @@ def _adds(node: ast.expr, names: Mapping[str, Any]) -> bool:
     else:
         return False
     owned = [find_object(part, names) for part in parts]
-    return any(isinstance(one, torch.Tensor | np.ndarray | nn.Module) for one in owned) or any(
+    return any(isinstance(one, _COMPUTED) for one in owned) or any(
         _adds(part, names) for part in parts
     )
 

@@ -4,6 +4,7 @@ import pytest
 
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Scheduler, Step
+from trainguard.events.probe import Probe
 
 STOPPED = {"ended": "stopped"}
 
@@ -110,3 +111,14 @@ def test_a_thinned_run_is_judged_by_its_windows(ranks, steps) -> None:
 def test_a_single_step_is_no_habit(ranks, steps) -> None:
     """One call before one step skips nothing that comes later."""
     assert ranks("scheduler_follows_optimizer", [*windows(steps, *LATE, 1), line(calls=1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "told", "ranks_of"), [(4, 4, ["broken"]), (2, 4, []), (2, 2, [])]
+)
+def test_a_scheduler_that_is_told_a_loss(parts: float, told: int, ranks_of, ranks) -> None:
+    """Most of three values or more are no whole numbers."""
+    probe = Probe(
+        probe="told epochs", measured=parts, reference=1.0, step=told, label="StepLR loss"
+    )
+    assert ranks("schedulers_are_told_epochs", [probe]) == ranks_of

@@ -15,6 +15,7 @@ from trainguard.invariants.loop.wording import Course, count, courses, events, l
 from trainguard.invariants.wording import number
 
 _FEW_CALLS = 5
+_FEW_TOLD = 3
 _FEW_TURNS = 2  # advances of two schedulers, from which on it is seen that they come in turns
 _ALIKE = ("name", "settings", "optimizer", "calls")
 _TOO_OFTEN = 1.5  # calls for each step, from which on it is no matter of order
@@ -234,3 +235,34 @@ def _stays_below(trace: Trace[Event], floor: float) -> bool:
     """Say whether all rates of an optimizer are at a floor or below it."""
     tops = [max((rate for s in c.steps for rate in s.rates), default=0.0) for c in courses(trace)]
     return any(0 < top <= floor * (1 + _ROUNDING) for top in tops)
+
+
+@invariant("loop", evidence=has_probe("told epochs", "no scheduler was told at which epoch it is"))
+def schedulers_are_told_epochs(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a scheduler is told as it is advanced is the epoch, and no loss.
+
+    Judges: schedulers of torch, but for ReduceLROnPlateau, that are told something: whether most of
+        what they are told, of three times or more, is no whole number, and it goes back again.
+    Allows: epochs and parts of them that go on, as warm restarts take them; whole numbers.
+    Misses: accuracies that rise each time; schedulers of one's own.
+    Why: the argument of step() is the epoch. A loss of 0.7 is an epoch before the first: the rate
+        is set to that of the beginning, each time.
+    Source: torch.optim.lr_scheduler, LRScheduler.step(epoch); ReduceLROnPlateau.step(metrics).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "told epochs" or (probe.step or 0) < _FEW_TOLD:
+            continue
+        if 2 * probe.measured > (probe.step or 0):
+            yield Finding(
+                f"a scheduler of `{trace.subject}` is told something else than the epoch",
+                probe.label,
+                portion(probe.measured, probe.step or 0, "times")
+                + " no whole number, and "
+                + integer(probe.reference, "times")
+                + " less than before",
+                "an epoch that goes on, or nothing",
+                why="step() of this scheduler takes no metric: call it without one; what goes by a"
+                " loss is ReduceLROnPlateau",
+                event=probe,
+            )

@@ -183,3 +183,30 @@ def annealed(make, options, advance: bool = True) -> list[tuple[float, float]]:
     assert ("high floor" in recorder.trace.conditions["looked"]) == advance
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "high floor"]
     return [(probe.measured, probe.reference) for probe in found]
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ([0.7, 0.6, 0.65, 0.5], (4, 2, 4)),
+        ([0.25, 0.5, 0.75, 1.0], None),  # parts of an epoch
+        ([3, 2, 1, 0], None),
+        ([0, 1, 2, 3], None),
+        ([], None),
+    ],
+)
+def test_what_schedulers_are_told(told: list[float], found: tuple[int, int, int] | None) -> None:
+    """Losses go back again, and are no whole numbers."""
+    with Recorder("x") as recorder:
+        layer = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=9)
+        for val_loss in told:
+            layer(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+            scheduler.step(val_loss)
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "told epochs"]
+    assert [(p.measured, p.reference, p.step) for p in probes] == ([found] if found else [])
+    assert all(p.label == "CosineAnnealingWarmRestarts val_loss" for p in probes)
+    assert ("told epochs" in recorder.trace.conditions["looked"]) == bool(told)

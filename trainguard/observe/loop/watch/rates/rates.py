@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 from zlib import crc32
@@ -44,8 +45,8 @@ class _SchedulerHistory:
     plan: after how many advances its schedule is over, and the setting that says so.
     base: the rates that it multiplies. placed: whether it was told at which epoch it is.
     part: whether another scheduler is made of it. floor: the rate that it anneals to, and the
-        highest that it begins with. settings, turns, mode, expression, metrics: as
-        in a Scheduler.
+        highest that it begins with. places: the epochs that it was told. settings, turns, mode,
+        expression, metrics: as in a Scheduler.
     """
 
     name: str
@@ -65,6 +66,7 @@ class _SchedulerHistory:
     mode: str = ""
     expression: str = ""
     metrics: list[tuple[int, float]] = field(default_factory=list)
+    places: list[float] = field(default_factory=list)
 
 
 class Rates(Watcher):
@@ -73,9 +75,13 @@ class Rates(Watcher):
 
     The Probe event "base rate" is of an optimizer whose last rate is below the one it was made for,
     and "high floor" of a schedule that anneals to a rate above all those that it begins with.
+    "told epochs" is of a scheduler that was told epochs which go back and are no whole numbers.
     """
 
-    makes = ("rates", "reported", "order", "Scheduler", "Probe:base rate", "Probe:high floor")
+    makes = (
+        *("rates", "reported", "order", "Scheduler"),
+        *("Probe:base rate", "Probe:high floor", "Probe:told epochs"),
+    )
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -128,6 +134,7 @@ class Rates(Watcher):
                 source=seen.source,
             )
             yield from self._judge_floor(seen)
+            yield from self._judge_places(seen)
         for window, rate, base in self._last.values():
             if isinstance(rate, float) and 0 < rate < base:
                 yield make_probe("base rate", rate, base, label=window.name)
@@ -138,6 +145,15 @@ class Rates(Watcher):
             self.looked.add("high floor")
             if seen.floor[0] > seen.floor[1]:
                 yield make_probe("high floor", *seen.floor, label=seen.name, source=seen.source)
+
+    def _judge_places(self, seen: _SchedulerHistory) -> Iterable[Event]:
+        """Yield what a scheduler was told for an epoch, where it goes back, and is not whole."""
+        self.looked |= {"told epochs"} if seen.places else set()
+        back = sum(later < one for one, later in pairwise(seen.places))
+        parts = sum(not place.is_integer() for place in seen.places)
+        if back and parts:
+            named = {"step": len(seen.places), "label": f"{seen.name} {seen.expression}".strip()}
+            yield make_probe("told epochs", parts, back, source=seen.source, **named)
 
     def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
         """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
@@ -218,6 +234,13 @@ class Rates(Watcher):
         inner = getattr(optimizer, "optimizer", optimizer)
         return self.recorder.window_of(inner) if isinstance(inner, Optimizer) else None
 
+    def _take_place(self, seen: _SchedulerHistory, place: Any, frame: FrameType) -> None:
+        """Take down at which epoch a scheduler is told to be, and what the line calls that."""
+        value = number_of(place)
+        if isinstance(value, float | int) and len(seen.places) < _METRICS:
+            seen.expression = seen.expression or told_expression(frame)
+            seen.places.append(float(value))
+
     def _take_metric(self, seen: _SchedulerHistory, metric: Any, frame: FrameType) -> None:
         """Take down what a scheduler is told, and what the line that tells it calls that."""
         if not seen.metrics:
@@ -234,6 +257,8 @@ class Rates(Watcher):
         """Note an advance, and what the scheduler was told with it."""
         seen = self._count(scheduler)
         seen.placed |= bool(args or kwargs)
+        if args and type(scheduler).__module__ == LRScheduler.__module__:
+            self._take_place(seen, args[0], frame)  # the epoch, as its only argument means
         if args and isinstance(scheduler, ReduceLROnPlateau):
             self._take_metric(seen, args[0], frame)
 
