@@ -185,6 +185,29 @@ def annealed(make, options, advance: bool = True) -> list[tuple[float, float]]:
     return [(probe.measured, probe.reference) for probe in found]
 
 
+class Bold(lr_scheduler.ConstantLR):
+    """A scheduler of one's own, which takes what it likes."""
+
+    def step(self, loss: float = 0.0) -> None:
+        """Forget the loss."""
+        super().step()
+
+
+@pytest.mark.parametrize("kind", [lr_scheduler.ReduceLROnPlateau, Bold])
+def test_schedulers_that_are_told_a_loss_on_purpose(kind) -> None:
+    """Their argument is no epoch."""
+    with Recorder("x") as recorder:
+        layer = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        scheduler = kind(optimizer)
+        for val_loss in (0.7, 0.6, 0.65, 0.5):
+            layer(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+            scheduler.step(val_loss)
+    assert "faults" not in recorder.trace.conditions
+    assert "told epochs" not in recorder.trace.conditions["looked"]
+
+
 @pytest.mark.parametrize(
     ("told", "found"),
     [

@@ -257,10 +257,10 @@ class Rates(Watcher):
         """Note an advance, and what the scheduler was told with it."""
         seen = self._count(scheduler)
         seen.placed |= bool(args or kwargs)
-        if args and type(scheduler).__module__ == LRScheduler.__module__:
-            self._take_place(seen, args[0], frame)  # the epoch, as its only argument means
         if args and isinstance(scheduler, ReduceLROnPlateau):
             self._take_metric(seen, args[0], frame)
+        elif args and type(scheduler).__module__ == LRScheduler.__module__:
+            self._take_place(seen, args[0], frame)  # the epoch, as its only argument means
 
     def _count(self, scheduler: Any) -> _SchedulerHistory:
         """Count an advance, for the scheduler and for those that it is made of."""
