@@ -57,24 +57,25 @@ class Probe(Event):
         with others blank), "partners" (rows of two inputs that come again in other pairs; step is 1
         where those of one come in the order that they had), "told epochs" (what a scheduler was
         told as an epoch and is no whole number; reference is how often it was less than before,
-        step how often it was told), "padding cut", and once more as "padding cut late", or "padding
-        cut told" where lengths or a mask come with the batch (the typical change of outputs without
-        so much of it, in deviations between samples), "twice" (steps with a softmax of a softmax,
-        or a sigmoid of a sigmoid, as the label says), "picked" (losses that pick classes along
-        another axis than that of their softmax, of those that pick some), "augmented" (rows of
-        evaluations that are not what they were; reference is how many passes), "unused" (looks at
-        an average of which nothing was made), "attention axis" (steps in which weights of attention
-        do not sum to one along the axis that a product sums; "attention axis, perhaps" where that
-        may be meant), "attention scale" (steps in which scores are multiplied by the root of the
-        width that the label has, of those in which their factor is known; "attention scale,
-        perhaps" alike), "ignored" (targets of a class with a name that a loss leaves out, of all),
-        "tied" (parameters in the places of one that modules shared), "averaged" (steps in which
-        constants, one for each of so many samples, multiply a mean over them; the label says that
-        they are of samples beyond a doubt), "focal" (steps with a focal loss of a mean), "unread"
-        (steps in which a line computes gradients with a graph that no loss has; the label names
-        what moved along them), "borrowed" (evaluations for which several optimizers moved what
-        another one goes on from), "left behind" (steps up to the end in which only what is in no
-        optimizer got gradients), "epsilon" (the least share of a group's elements whose averaged
+        step how often it was told), "kept statistics" (batches that a model has seen while the
+        batch statistics of its average stayed), "padding cut", and once more as "padding cut late",
+        or "padding cut told" where lengths or a mask come with the batch (the typical change of
+        outputs without so much of it, in deviations between samples), "twice" (steps with a softmax
+        of a softmax, or a sigmoid of a sigmoid, as the label says), "picked" (losses that pick
+        classes along another axis than that of their softmax, of those that pick some), "augmented"
+        (rows of evaluations that are not what they were; reference is how many passes), "unused"
+        (looks at an average of which nothing was made), "attention axis" (steps in which weights of
+        attention do not sum to one along the axis that a product sums; "attention axis, perhaps"
+        where that may be meant), "attention scale" (steps in which scores are multiplied by the
+        root of the width that the label has, of those in which their factor is known; "attention
+        scale, perhaps" alike), "ignored" (targets of a class with a name that a loss leaves out, of
+        all), "tied" (parameters in the places of one that modules shared), "averaged" (steps in
+        which constants, one for each of so many samples, multiply a mean over them; the label says
+        that they are of samples beyond a doubt), "focal" (steps with a focal loss of a mean),
+        "unread" (steps in which a line computes gradients with a graph that no loss has; the label
+        names what moved along them), "borrowed" (evaluations for which several optimizers moved
+        what another one goes on from), "left behind" (steps up to the end in which only what is in
+        no optimizer got gradients), "epsilon" (the least share of a group's elements whose averaged
         gradients are below the epsilon, of all looks; reference is the epsilon, step how many
         looks), "penalty" (norms of gradients whose distance to a number is a loss, against the
         outputs that they are of; the label is the shape), "rounding" (the least share of elements

@@ -221,11 +221,12 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: layers of batch normalisation in an evaluation: whether their mean is still 0 and their
         variance 1 although they have seen batches, or although they belong to an average that
-        follows its model, whose own statistics moved. And whether their momentum is from 0.9
-        (limit) to 1 though the steps see different batches.
+        follows its model, whose own statistics moved; or whether those of such an average stay as
+        they were between two evaluations. And whether their momentum is from 0.9 (limit) to 1
+        though the steps see different batches.
     Allows: evaluations before the first step, models that never ran in training mode; a momentum of
         exactly 1, as where statistics are taken anew; one batch that is all there is.
-    Misses: statistics that follow too slowly, or that stand still later on.
+    Misses: statistics that follow too slowly, or that stand still later on and are no average's.
     Why: an average of the parameters alone leaves the buffers as they were made, and a momentum of
         zero never moves them: the evaluation normalises by numbers that have to do with nothing.
         One of 0.99, which means the opposite in other libraries, leaves the last batch alone.
@@ -242,6 +243,15 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps the momentum is zero: in torch it is the share of the new batch"
                 if probe.measured
                 else "the average follows the parameters: copy the buffers of its model too",
+                event=probe,
+            )
+        if probe.probe == "kept statistics":
+            yield Finding(
+                f"an evaluation of `{trace.subject}` uses batch statistics that do not follow",
+                at_step(probe.step) + f", {probe.label}",
+                "as they were, while the model has seen " + integer(probe.measured, "batches"),
+                "statistics that follow as the average does",
+                why="the average follows the parameters: copy the buffers of its model too",
                 event=probe,
             )
     yield from _brief(trace)

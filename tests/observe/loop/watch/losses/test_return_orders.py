@@ -171,3 +171,42 @@ def test_several_episodes_in_a_row() -> None:
     stacked = JOINED["stacked"]
     assert weigh_steps(lambda r: r, stacked, episodes=2) == {"returns reversed": 0}
     assert weigh_steps(lambda r: r[::-1], stacked, episodes=2) == {"returns reversed": 1}
+
+
+def side_by_side(weigh, *, turned: bool = False) -> list[tuple[float, float]]:
+    """Learn from five episodes at once, whose weights are made of (steps, episodes)."""
+    draw = np.random.default_rng(0)
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            rewards = draw.normal(size=(12, 5))
+            weights = torch.tensor(weigh(rewards)).float()
+            rewards = rewards.T.copy() if turned else list(torch.tensor(rewards))
+            weights = weights.T if turned else weights
+            optimizer.zero_grad()
+            chosen = net(torch.randn(*weights.shape, 3)).log_softmax(-1)[..., 0]
+            (-chosen * weights).mean().backward()
+            optimizer.step()
+            del rewards
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
+    return [(probe.measured, probe.reference) for probe in probes]
+
+
+def apart_from_others(returns: np.ndarray) -> np.ndarray:
+    """Return how much more each episode gets from a step on than the others."""
+    return (returns - returns.mean(1, keepdims=True)) / returns.std()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("scale", [lambda r: r, normalise, apart_from_others])
+def test_episodes_side_by_side(scale, turned: bool) -> None:
+    """Of each step, the rewards of all; a mean over them may be taken off."""
+    if turned and scale is apart_from_others:
+        return
+    told = {"turned": turned}
+    assert side_by_side(lambda r: scale(returns_of(r)), **told) == [(0.0, 3.0)]
+    assert side_by_side(lambda r: scale(returns_of(r)[::-1].copy()), **told) == [(3.0, 3.0)]
+    assert side_by_side(lambda r: np.cos(returns_of(r)), **told) == []

@@ -1,5 +1,6 @@
 """Batch statistics of what was frozen after it had learned."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -94,3 +95,40 @@ def test_statistics_of_the_last_batch(momentum: float | None, told: list[float])
             model(torch.randn(8, 6))
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "brief statistics"]
     assert [probe.measured for probe in found] == told
+
+
+def follow(average: nn.Module, model: nn.Module, *, buffers: bool) -> None:
+    """Move an average toward its model."""
+    with torch.no_grad():
+        for kept, own in zip(average.parameters(), model.parameters(), strict=True):
+            kept.lerp_(own, 0.1)
+        for kept, own in zip(average.buffers(), model.buffers(), strict=True):
+            kept.copy_(own) if buffers else None
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("parameters", 1), ("buffers", 0), ("asleep", 0), ("no average", 0)]
+)
+def test_statistics_of_an_average_that_stay_what_they_were(kind: str, told: int) -> None:
+    """Where it is made of a model that has learned, and the model's go on."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    with Recorder("x") as recorder:
+        fit(model, model, 20)
+        average = copy.deepcopy(model).eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(6):
+            for _ in range(10):
+                model.train(kind != "asleep")
+                rows, classes = torch.randn(16, 6), torch.randint(0, 3, (16,))
+                optimizer.zero_grad()
+                F.cross_entropy(model(rows), classes).backward()
+                optimizer.step()
+                if kind != "no average":
+                    follow(average, model, buffers=kind == "buffers")
+            with torch.no_grad():
+                average(torch.randn(16, 6))
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "kept statistics"]
+    assert len(probes) == told
+    assert all(probe.measured >= 30 for probe in probes)

@@ -21,6 +21,7 @@ from trainguard.observe.tools.user_line import caller
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
 _MOST_NODES = 256
 _SHORTEST, _LONGEST = 8, 4096  # steps of an episode: of fewer, three numbers fit by chance
+_SIDE_BY_SIDE = 2  # axes: of the steps, and of the episodes
 _EXACT = 1e-4  # of the weights' deviation: the rounding of float32
 _DEEPEST = 8  # operations below a step
 _USUAL = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # discounts
@@ -51,8 +52,12 @@ class ReturnOrders(Watcher):
             return
         weights = list(_find_weights(loss))
         numbers = find_numbers(_SHORTEST, _LONGEST) if weights else ()
-        rewards = [table.reshape(-1) for name, table in numbers if words_in(name) & REWARDS]
+        tables = [table for name, table in numbers if words_in(name) & REWARDS]
+        rewards = [table.reshape(-1) for table in tables]
         for row, in_time in weights:
+            if row.ndim > 1:  # of several episodes that run side by side
+                self._count_side_by_side(row, tables)
+                continue
             known = [own for own in rewards if len(own) <= len(row)]
             orders = {_find_order(part, own) for own in known for part in _episodes(row, own)} - {0}
             whole = [own for own in known if len(own) == len(row)] if in_time else []
@@ -62,6 +67,21 @@ class ReturnOrders(Watcher):
                 self._reversed += orders == {-1}
                 self._mixed += mixed
                 self._source = self._source or caller()
+
+    def _count_side_by_side(self, weights: Table, rewards: list[Table]) -> None:
+        """Count weights of (steps, episodes), or the other way round, and rewards alike."""
+        orders = {
+            _find_order(*pair)
+            for own in rewards
+            if own.shape == weights.shape
+            for made in (own, own - own.mean(1, keepdims=True))
+            for pair in ((weights, made), (weights.T, made.T))
+            if len(pair[0]) >= _SHORTEST
+        } - {0}
+        if orders:
+            self._known += 1
+            self._reversed += orders == {-1}
+            self._source = self._source or caller()
 
     def finish(self) -> Iterable[Event]:
         """Return how many were reversed, or in another order."""
@@ -81,9 +101,11 @@ def _find_weights(loss: torch.Tensor) -> Iterator[tuple[Table, bool]]:
     """
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
         for kept in filter(_is_row, autograd_graph.constants_of(node)):
-            flat = array_of(kept.detach().reshape(-1).double())
-            if np.isfinite(flat).all():
-                yield flat, _are_in_time(_steps_below(node, len(flat)))
+            table = array_of(kept.detach().double())
+            if np.isfinite(table).all() and table.ndim == _SIDE_BY_SIDE and min(table.shape) > 1:
+                yield table, False
+            elif np.isfinite(table).all():
+                yield table.reshape(-1), _are_in_time(_steps_below(node, table.size))
     steps = find_steps(affine_parts((loss.grad_fn, 0)))
     if _SHORTEST <= len(steps) <= _LONGEST:
         yield np.array([part.factor for part in steps]), _are_in_time([p.node for p in steps])
@@ -168,7 +190,8 @@ def _normalise(row: Table) -> Table:
 
 def _are_returns(weights: Table, rewards: Table) -> bool:
     """Say whether each weight is a discount times the next, its reward, and a constant."""
-    factors, rest = fit_columns(np.column_stack([weights[1:], rewards[:-1]]), weights[:-1])
+    columns = np.column_stack([weights[1:].ravel(), rewards[:-1].ravel()])
+    factors, rest = fit_columns(columns, weights[:-1].ravel())
     size, equal = float(np.std(weights)), float(np.ptp(rewards[:-1])) == 0
     low, high = _DISCOUNTS
     discounted = low <= factors[0] <= (high if equal else 1 + _EXACT)

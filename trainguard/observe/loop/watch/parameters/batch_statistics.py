@@ -21,6 +21,7 @@ _FROZEN_PASSES = 16  # that move the statistics of a frozen layer: fewer may set
 _OFTEN = 4  # of passes with one sample, where that is the rule
 _FROZEN_AT = 2  # the pass that it is looked at in: at the first, nothing is set up yet
 _LOOKS = 16  # evaluations of one module that are looked at
+_KNOWN = 8  # of them, before a module is no average: one is known as such once it has moved
 _BRIEF = (0.9, 1.0)  # momenta that leave hardly more than the last batch; 1 is chosen on purpose
 _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
 
@@ -85,10 +86,14 @@ class BatchStatistics(Watcher):
     against the samples of the others. And "frozen statistics": batches that a layer has taken in
     whose scale requires no gradient; reference is 1 where the part that it is in has not moved
     since either. And "brief statistics": the largest momentum with which statistics that an
-    evaluation uses follow the batches, against the number of such layers.
+    evaluation uses follow the batches, against the number of such layers. And "kept statistics":
+    how many batches a model has seen while those of its average stayed what they were.
     """
 
-    makes = ("Probe:statistics", "Probe:alone", "Probe:frozen statistics", "Probe:brief statistics")
+    makes = (
+        *("Probe:statistics", "Probe:alone", "Probe:frozen statistics"),
+        *("Probe:brief statistics", "Probe:kept statistics"),
+    )
     relies_on = ("AveragedCopies", "Batches")
 
     def __init__(self, recorder: Any) -> None:
@@ -99,6 +104,9 @@ class BatchStatistics(Watcher):
         )
         self._found: dict[str, Probe] = {}
         self._brief: dict[str, Probe] = {}
+        # Of averages: their sums at the first look, how many batches their model had seen by then.
+        self._averages: dict[str, tuple[list[float], float]] = {}
+        self._kept: dict[str, Probe] = {}
         self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
         self._alone: dict[str, str] = {}  # where one sample was learned from first
         self._frozen: dict[str, _FrozenLayer] = {}
@@ -136,7 +144,7 @@ class BatchStatistics(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        yield from (*self._found.values(), *self._brief.values())
+        yield from (*self._found.values(), *self._brief.values(), *self._kept.values())
         for name, source in self._alone.items():
             passes, alone, most = self._samples[name]
             if _OFTEN * alone <= passes:
@@ -202,20 +210,40 @@ class BatchStatistics(Watcher):
     def _take(self, look: "_StatisticsLook", numbers: list[torch.Tensor]) -> None:
         """Tell of a layer that is still as it was made, once its numbers are here."""
         own, followed = [each.tolist() for each in numbers] or [[], []]
-        still = [(name, n) for name, (fresh, n) in zip(look.names, own, strict=True) if fresh]
+        still = [(name, n) for name, (fresh, n, _) in zip(look.names, own, strict=True) if fresh]
         module = look.module()
-        if look.whole and not still and module is not None:  # what has moved stays so
-            self._looks[module] = _LOOKS, self.recorder.steps
+        if look.whole and not still and module is not None:
+            looks, _ = self._looks[module]
+            if followed:
+                self._compare(look, own, followed)
+            elif looks >= _KNOWN:  # what has moved stays so, unless it is an average
+                self._looks[module] = _LOOKS, self.recorder.steps
         if not still or look.called in self._found:
             return
         tracked = max(count for _, count in still)
-        if tracked or not all(fresh for fresh, _ in followed):
+        if tracked or not all(fresh for fresh, *_ in followed):
             self._found[look.called] = Probe(
                 probe="statistics",
                 measured=float(tracked),
                 reference=float(len(still)),
                 step=look.step,
                 label=still[0][0],
+                source=look.source,
+            )
+
+    def _compare(self, look: "_StatisticsLook", own: list[Any], followed: list[Any]) -> None:
+        """See whether the statistics of an average stay, while those of its model move."""
+        sums, seen = [total for *_, total in own], max(count for _, count, _ in followed)
+        first, begun = self._averages.setdefault(look.called, (sums, seen))
+        self._kept.pop(look.called, None)
+        if sums != first:
+            self._averages[look.called] = [], seen
+        elif seen > begun:
+            self._kept[look.called] = make_probe(
+                "kept statistics",
+                seen - begun,
+                step=look.step,
+                label=look.names[0],
                 source=look.source,
             )
 
@@ -251,9 +279,13 @@ def _part_around(
 
 
 def _numbers_of(layers: list[Any]) -> torch.Tensor:
-    """Return whether statistics are exactly those that they were made with, and their batches."""
+    """Return whether statistics are those that they were made with, their batches, and a sum."""
     with torch.no_grad():
         fresh = [~one.running_mean.any() & (one.running_var == 1).all() for one in layers]
         tracked = [one.num_batches_tracked for one in layers]
-        pairs = [torch.stack([a.to(b), b]) for a, b in zip(fresh, tracked, strict=True)]
-    return torch.stack([p.to(pairs[0].device) for p in pairs]) if pairs else torch.zeros(0, 2)
+        sums = [(one.running_mean.double() + one.running_var.double()).sum() for one in layers]
+        each = [
+            torch.stack([a.to(total), b.to(total), total])
+            for a, b, total in zip(fresh, tracked, sums, strict=True)
+        ]
+    return torch.stack([row.to(each[0].device) for row in each]) if each else torch.zeros(0, 3)
