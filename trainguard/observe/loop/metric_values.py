@@ -101,9 +101,16 @@ def _of_overlaps(batches: Sequence[Batch], limit: float, way: str) -> Iterator[V
             whole, background = (float(part(sum(t.sum(1) for t in own))) for own in (both, rest))
             each = np.concatenate([part(own) for own in both])
             filled = [np.nan_to_num(each, nan=value).mean() for value in (0.0, 1.0)]
-            by_batch = np.nanmean([part(own.sum(1)) for own in both])
-            values = [whole, (whole + background) / 2, np.nanmean(each), *filled, by_batch]
+            by_batch = np.array([part(own.sum(1)) for own in both])
+            means = [_mean_of_known(each), *filled, _mean_of_known(by_batch)]
+            values = [whole, (whole + background) / 2, *means]
             yield from ((name, way, float(value)) for value in values)
+
+
+def _mean_of_known(values: Array) -> float:
+    """Return the mean of the numbers that are defined; nan, without a warning, of none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else nan
 
 
 def _share(counts: Array) -> Array:

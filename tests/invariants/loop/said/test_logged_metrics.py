@@ -135,6 +135,13 @@ def test_empty_masks_count_as_one_or_none() -> None:
     assert ("iou", "true") not in ways(values_of([(scores[:, 0], targets[:, 0])], logits=True))
 
 
+def test_masks_that_are_all_empty_have_no_overlap() -> None:
+    """And cost no warning, which is an error here."""
+    scores, targets = np.full((2, 3), -1.0), np.zeros((2, 3))
+    told = ways(values_of([(scores, targets), (scores + 0.1, targets)], logits=True))
+    assert {value for value in told["iou", "true"] if value == value} == {0.0, 1.0}
+
+
 def test_digits_are_few_enough_where_many_evaluations_agree() -> None:
     """Three digits of a small number match something by chance, but not five times."""
     values = (("f1", "true", 0.376), ("f1", "half", 0.22))

@@ -147,8 +147,7 @@ class BatchPermuted(Question):
 
     def _find(self, call: ModuleCall, rows: int) -> list[torch.Tensor]:
         """Return what has a row for each sample; nothing where one of these cannot be edited."""
-        recent = call.recorder.watcher(Batches).recent
-        given = [*call.tensors(), *(recent[-1].alive() if recent else ())]
+        given = [*call.tensors(), *call.recorder.watcher(Batches).latest()]
         found = {id(t): t for t in given if t.dim() and len(t) == rows}
         known = {id(own) for ref in self._before if (own := ref()) is not None}
         known |= {id(parameter) for parameter in call.module.parameters()}

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses import hidden_numbers
 
 WAYS = {
     "product": lambda made, x, keep: ((made - x).square() * keep).sum() / keep.sum(),
@@ -67,6 +68,18 @@ def test_losses_that_count_what_is_hidden_too(kind: str) -> None:
     """In another term."""
     found, seen = learn("product", **{kind: True})
     assert (found, seen) == ([], True)
+
+
+def test_scores_that_are_picked_of_a_large_table(monkeypatch) -> None:
+    """As those of the words of a language: no mask is made of so many."""
+    monkeypatch.setattr(hidden_numbers, "_LARGEST", 96)  # the numbers of a batch
+    assert learn("indices")[1]
+    monkeypatch.setattr(hidden_numbers, "_LARGEST", 95)
+    table = torch.randn(16, 6, requires_grad=True)
+    picked = table[torch.arange(16), torch.arange(16) % 6]
+    assert list(hidden_numbers._masks(picked.grad_fn)) == []
+    monkeypatch.undo()
+    assert len(list(hidden_numbers._masks(picked.grad_fn))) == 1
 
 
 def test_what_is_hidden_for_good() -> None:

@@ -210,3 +210,22 @@ def test_episodes_side_by_side(scale, turned: bool) -> None:
     assert side_by_side(lambda r: scale(returns_of(r)), **told) == [(0.0, 3.0)]
     assert side_by_side(lambda r: scale(returns_of(r)[::-1].copy()), **told) == [(3.0, 3.0)]
     assert side_by_side(lambda r: np.cos(returns_of(r)), **told) == []
+
+
+def test_episodes_one_after_the_other_in_one_table() -> None:
+    """Of (episodes, steps), where the rewards of the last one alone are still there."""
+    draw = np.random.default_rng(0)
+    net = nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            both = draw.normal(size=(2, 12))
+            rewards = both[1]
+            weights = np.stack([returns_of(row)[::-1] for row in both])
+            optimizer.zero_grad()
+            chosen = net(torch.randn(2, 12, 3)).log_softmax(-1)[..., 0]
+            (-chosen * torch.tensor(weights).float()).mean().backward()
+            optimizer.step()
+            del rewards
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
+    assert [(probe.measured, probe.reference) for probe in probes] == [(3.0, 3.0)]

@@ -5,7 +5,7 @@ Only names, edges and saved constants are read. A mark put on a node lives and d
 so that no graph is kept alive by somebody who wants to recognise it later.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -67,6 +67,13 @@ def saved(node: Node, name: str) -> Any:
         return getattr(node, f"_saved_{name}", None)
     except RuntimeError:
         return None
+
+
+def given_to(node: Node, names: Mapping[str, str]) -> torch.Tensor | None:
+    """Return the input that a node keeps and no other made; names: of those, by kind of node."""
+    name = names.get(kind_of(node))
+    kept = saved(node, name) if name else None
+    return kept if isinstance(kept, torch.Tensor) and not kept.requires_grad else None
 
 
 def constants_of(node: Node) -> Iterator[torch.Tensor]:
@@ -310,15 +317,21 @@ def without_batch(shape: tuple[int, ...]) -> str:
     return f"(N,{','.join(str(size) for size in shape[1:])})"
 
 
-def below(root: Node, most: int, stop_at_marks: bool = False) -> Iterator[Node]:
-    """Yield the nodes of a graph from its root, the nearest first, and `most` of them at most."""
+def below(
+    root: Node, most: int, stop_at_marks: bool = False, ends: Container[Node] = ()
+) -> Iterator[Node]:
+    """
+    Yield the nodes of a graph from its root, the nearest first, and `most` of them at most.
+
+    Nothing below a mark, where that is asked for, nor below what is one of the ends.
+    """
     seen = {root}
     level = [root]
     while level and len(seen) <= most:
         following = []
         for node in level:
             yield node
-            if stop_at_marks and token_at(node) is not None:
+            if node in ends or (stop_at_marks and token_at(node) is not None):
                 continue
             for before, _ in node.next_functions:
                 if before is not None and before not in seen:

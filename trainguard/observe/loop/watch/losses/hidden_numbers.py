@@ -139,11 +139,9 @@ def _values(table: torch.Tensor, shown: torch.Tensor) -> int:
 
 def _take_given(node: Node) -> torch.Tensor | None:
     """Return what a layer is given that no other has made."""
-    name = _GIVEN.get(autograd_graph.kind_of(node))
-    kept = autograd_graph.saved(node, name) if name else None
-    if not isinstance(kept, torch.Tensor) or kept.requires_grad or not kept.is_cpu:
-        return None
-    return kept.detach() if _FEWEST <= kept.numel() <= _LARGEST else None
+    given = autograd_graph.given_to(node, _GIVEN)
+    able = given is not None and given.is_cpu and _FEWEST <= given.numel() <= _LARGEST
+    return given.detach() if given is not None and able else None
 
 
 def _masks(node: Node) -> Iterator[Mask]:
@@ -154,6 +152,8 @@ def _masks(node: Node) -> Iterator[Mask]:
         if len(picked) == 1 and picked[0].dtype is torch.bool and picked[0].is_cpu:
             yield node, picked[0].reshape(picked[0].shape + (1,) * (len(sizes) - picked[0].dim()))
         elif len(picked) == len(sizes) > 1 and all(each.is_cpu for each in picked):
+            if torch.Size(sizes).numel() > _LARGEST:  # as scores of the words of a language
+                return
             mask = torch.zeros(sizes, dtype=torch.bool)
             mask[tuple(picked)] = True
             yield node, mask
@@ -166,15 +166,6 @@ def _masks(node: Node) -> Iterator[Mask]:
 
 def _goes_around(root: Node, through: set[Node]) -> bool:
     """Say whether something is learned that goes through no mask."""
-    waiting, seen = [root], {root}
-    while waiting:
-        node = waiting.pop()
-        if node in through:
-            continue
-        if hasattr(node, "variable"):
-            return True
-        for before, _ in node.next_functions:
-            if before is not None and before not in seen:
-                seen.add(before)
-                waiting.append(before)
-    return False
+    return any(
+        hasattr(node, "variable") for node in autograd_graph.below(root, _MOST_NODES, ends=through)
+    )

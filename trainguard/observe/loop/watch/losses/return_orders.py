@@ -55,9 +55,9 @@ class ReturnOrders(Watcher):
         tables = [table for name, table in numbers if words_in(name) & REWARDS]
         rewards = [table.reshape(-1) for table in tables]
         for row, in_time in weights:
-            if row.ndim > 1:  # of several episodes that run side by side
-                self._count_side_by_side(row, tables)
+            if row.ndim > 1 and self._count_side_by_side(row, tables):
                 continue
+            row = row.reshape(-1)  # of episodes that come one after the other
             known = [own for own in rewards if len(own) <= len(row)]
             orders = {_find_order(part, own) for own in known for part in _episodes(row, own)} - {0}
             whole = [own for own in known if len(own) == len(row)] if in_time else []
@@ -68,8 +68,8 @@ class ReturnOrders(Watcher):
                 self._mixed += mixed
                 self._source = self._source or caller()
 
-    def _count_side_by_side(self, weights: Table, rewards: list[Table]) -> None:
-        """Count weights of (steps, episodes), or the other way round, and rewards alike."""
+    def _count_side_by_side(self, weights: Table, rewards: list[Table]) -> bool:
+        """Count weights of (steps, episodes), or turned, where they are of rewards that are so."""
         orders = {
             _find_order(*pair)
             for own in rewards
@@ -82,6 +82,7 @@ class ReturnOrders(Watcher):
             self._known += 1
             self._reversed += orders == {-1}
             self._source = self._source or caller()
+        return bool(orders)
 
     def finish(self) -> Iterable[Event]:
         """Return how many were reversed, or in another order."""
@@ -102,10 +103,10 @@ def _find_weights(loss: torch.Tensor) -> Iterator[tuple[Table, bool]]:
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
         for kept in filter(_is_row, autograd_graph.constants_of(node)):
             table = array_of(kept.detach().double())
-            if np.isfinite(table).all() and table.ndim == _SIDE_BY_SIDE and min(table.shape) > 1:
-                yield table, False
-            elif np.isfinite(table).all():
-                yield table.reshape(-1), _are_in_time(_steps_below(node, table.size))
+            if np.isfinite(table).all():
+                in_time = _are_in_time(_steps_below(node, table.size))
+                several = table.ndim == _SIDE_BY_SIDE and min(table.shape) > 1
+                yield (table if several else table.reshape(-1)), in_time
     steps = find_steps(affine_parts((loss.grad_fn, 0)))
     if _SHORTEST <= len(steps) <= _LONGEST:
         yield np.array([part.factor for part in steps]), _are_in_time([p.node for p in steps])

@@ -93,6 +93,11 @@ def ends_of(rows: torch.Tensor, token: int, *, known: bool = False) -> torch.Ten
     return ends if int(ends.min()) < int(ends.max()) < rows.shape[1] else None
 
 
+def find_padding(rows: torch.Tensor, said: int = -1) -> int:
+    """Return the number of padding: what it is said to be, or else what most rows end with."""
+    return said if said >= 0 else int(rows[:, -1].mode().values)
+
+
 def are_told(ends: torch.Tensor, width: int, given: Iterable[torch.Tensor]) -> bool:
     """
     Say whether something given beside rows of a width tells their ends: lengths, or a mask.

@@ -48,6 +48,8 @@ class TermFactors(Watcher):
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what the terms are multiplied by, and whether that is as before."""
         calls, self._calls = self._calls, []
+        if self.recorder.age > max(_STEPS):
+            self.recorder.dismiss(self)
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         self._seen.append(_factors(loss, calls))

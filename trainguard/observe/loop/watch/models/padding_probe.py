@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.losses.row_ends import are_told, ends_of
+from trainguard.observe.loop.watch.losses.row_ends import are_told, ends_of, find_padding
 from trainguard.observe.loop.watch.models.mixing_probe import counts_time_first
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
@@ -140,8 +140,7 @@ class LatePaddingProbe(PaddingProbe):
         """Say whether rows end in padding, and were of different lengths, not batches alone."""
         if not super().fits(call) or len(self._lengths[1 - self._axis]) < _FEW:
             return False
-        served = self.recorder.watcher(Batches).recent
-        beside = served[-1].alive() if served else []
+        beside = self.recorder.watcher(Batches).latest()
         width = self._shape[1 - self._axis]
         self._is_told = are_told(self._ends, width, [*tensors_in(call.inputs), *beside])
         return True
@@ -157,7 +156,7 @@ def _padding_of(rows: torch.Tensor) -> torch.Tensor | None:
     if not rows.is_cpu or rows.shape[1] < _SHORTEST or rows.numel() > _LARGEST:
         return None
     if rows.dim() == 2 and rows.dtype in _WHOLE and int(rows.max() - rows.min()) > 1:  # no mask
-        return ends_of(rows, int(rows[:, -1].mode().values))
+        return ends_of(rows, find_padding(rows))
     if rows.dim() == 3 and rows.is_floating_point():
         return ends_of((rows != 0).any(-1).int(), 0)
     return None

@@ -16,7 +16,7 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_ended, ends_of
+from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_ended, ends_of, find_padding
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
@@ -218,8 +218,7 @@ class PaddingRows(Watcher):
 
     def _beside(self) -> list[torch.Tensor]:
         """Return what a loader has served beside a batch, and a model perhaps never sees."""
-        served = self.recorder.watcher(Batches).recent
-        tables = served[-1].alive() if served else []
+        tables = self.recorder.watcher(Batches).latest()
         return [t for t in tables if t.is_cpu and t.dim() == 2 and not t.is_floating_point()]
 
     def finish(self) -> Iterable[Event]:
@@ -304,7 +303,7 @@ class PaddingRows(Watcher):
             ):
                 return
             rows = read.reshape(-1, read.shape[-1])
-            own = padding if padding >= 0 else int(rows[:, -1].mode().values)
+            own = find_padding(rows, padding)
             if ends_of(rows, own, known=padding >= 0) is not None and are_ended(rows, rows == own):
                 alike = [call for call in calls if call.classes == len(weight)]
                 self._look_at_filled(rows == own, alike, sure=True)

@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
-from trainguard.observe.loop.watch.losses.row_ends import are_told, ends_of
+from trainguard.observe.loop.watch.losses.row_ends import are_told, ends_of, find_padding
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.loop.window import Forward
@@ -114,7 +114,7 @@ class ReadPlaces(Watcher):
     def _count(self, weight: torch.Tensor, rows: torch.Tensor, padding: int) -> None:
         """Count a step in which only the last place of each row of tokens is read."""
         known = padding >= 0
-        ends = ends_of(rows, padding if known else int(rows[:, -1].mode().values), known=known)
+        ends = ends_of(rows, find_padding(rows, padding), known=known)
         if ends is not None:
             self._add(f"the tokens of {self.recorder.names.parameter(weight)}", ends, told=True)
 
@@ -122,8 +122,7 @@ class ReadPlaces(Watcher):
         """Count a step in which only the last place of each row of features is read."""
         ends = ends_of(there.int(), 0)
         if ends is not None:
-            served = self.recorder.watcher(Batches).recent
-            beside = served[-1].alive() if served else []
+            beside = self.recorder.watcher(Batches).latest()
             told = are_told(ends, there.shape[1], [*given, *beside])
             self._add("rows of features", ends, told=told, width=there.shape[1])
 

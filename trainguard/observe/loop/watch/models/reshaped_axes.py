@@ -27,7 +27,8 @@ _LAYERS = _CONVOLUTIONS | _PRODUCTS | {"BmmBackward", "BaddbmmBackward"}
 _OF_CHANNELS = _CONVOLUTIONS | {"NativeBatchNormBackward", "CudnnBatchNormBackward"}
 _RECURRENT = {"MkldnnRnnLayerBackward", "CudnnRnnBackward"}
 _TIME_FIRST = _RECURRENT | {"CtcLossBackward"}
-_SAVED = {"AddmmBackward": "mat1", "MmBackward": "self"}  # else "input"
+_SAVED = {"AddmmBackward": "mat1", "MmBackward": "self"}
+_GIVEN = dict.fromkeys(_OF_CHANNELS | _RECURRENT, "input") | _SAVED
 # What is joined, padded or cut may be viewed on purpose in a shape that shears it.
 _ASSEMBLED = ("Cat", "Stack", "ConstantPad", "Slice", "AsStrided", "Index", "Unfold", "Accumulate")
 _REDUCTIONS = ("Mean", "Sum", "Max", "Amax", "Amin", "Min", "Var", "Std", "Norm", "LinalgVector")
@@ -77,7 +78,11 @@ class ReshapedAxes(Watcher):
         views = [node for node in nodes if autograd_graph.kind_of(node) in autograd_graph.VIEWS]
         given: list[str] = []
         if not self.recorder.watcher(TermGradients).noticed:  # to look is to unpack what is saved
-            saved = [(node, matrix) for node in nodes if (matrix := _saved_of(node)) is not None]
+            saved = [
+                (node, matrix)
+                for node in nodes
+                if (matrix := autograd_graph.given_to(node, _GIVEN)) is not None
+            ]
             given = [label for one in saved if (label := _input_reshaped(*one)) is not None]
             given += [
                 label for _, matrix in saved for one in whole if (label := _shear(matrix, one))
@@ -184,15 +189,6 @@ def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
     heads = len(new) == 3 and new[1] == places and new[0] * new[2] == features
     maps = len(new) == 3 and new[0] == features and new[1] * new[2] == places
     return (heads and _are_apart(new[0], places)) or (maps and _are_apart(features, places))
-
-
-def _saved_of(node: Node) -> torch.Tensor | None:
-    """Return the input of a layer that is no output of others, or None."""
-    kind = autograd_graph.kind_of(node)
-    if kind not in _OF_CHANNELS | _RECURRENT | _SAVED.keys():
-        return None
-    given = autograd_graph.saved(node, _SAVED.get(kind, "input"))
-    return given if isinstance(given, torch.Tensor) and not given.requires_grad else None
 
 
 def _may_be_reshaped(given: torch.Tensor) -> bool:

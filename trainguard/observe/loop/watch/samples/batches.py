@@ -195,6 +195,10 @@ class Batches(Watcher):
         own = self.on_host(tensor)
         return next((served for served in reversed(self.recent) if served.has(own)), None)
 
+    def latest(self) -> list[torch.Tensor]:
+        """Return what is still there of the latest batch that a loader has served."""
+        return self.recent[-1].alive() if self.recent else []
+
     def on_host(self, value: T) -> T:
         """Return what a tensor on a device was copied of; the value itself where it is no copy."""
         known: Any = self.copies.find(value) if isinstance(value, torch.Tensor) else None

@@ -203,11 +203,10 @@ class Labels(Watcher):
         overlaps = (several, *range(1, several - 1)) if columns.source else (several,)
         found: dict[int, int] = {}  # how many places of the target, by where they begin
         for windows in _series_of(inputs, flat):
-            for shared in overlaps:
-                begin = windows.shape[1] - shared
-                if torch.equal(windows[:, begin:], flat[:, :shared]) and _is_expected(
-                    windows[:, max(0, begin - several) : begin], flat
-                ):
+            begins = (windows == flat[:, :1]).all(2).all(0).nonzero().flatten().tolist()
+            for begin, shared in ((begin, windows.shape[1] - begin) for begin in begins):
+                same = shared in overlaps and torch.equal(windows[:, begin:], flat[:, :shared])
+                if same and _is_expected(windows[:, max(0, begin - several) : begin], flat):
                     found.setdefault(begin, shared)
         columns.equal = {*found} & columns.equal if columns.batches else {*found}
         columns.width = found[min(columns.equal)] if columns.equal else several
