@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_ended, are_told
+from trainguard.observe.loop.watch.losses.row_ends import RowEnds, are_ended, are_told, find_padding
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,9 @@ def test_one_token_tells_the_end_of_each_row(rows: list[list[int]], ended: bool)
     """Before the padding, and nowhere else, in four rows at least."""
     table = torch.tensor(rows)
     assert are_ended(table, table == 0) == ended
+
+
+def test_padding_is_what_it_is_said_to_be_or_ends_most_rows() -> None:
+    """Whatever else comes at ends."""
+    rows = torch.tensor([[5, 6, 0], [5, 0, 0], [7, 8, 9]])
+    assert (find_padding(rows), find_padding(rows, 9)) == (0, 9)
