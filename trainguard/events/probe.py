@@ -190,7 +190,12 @@ class Probe(Event):
         of the loss is multiplied by at the end, and before; it is learned, and nothing else in the
         loss depends on it; step: how many looks), "running sum" (losses with a running sum over
         samples that are in no order, of those with one), "likelihood" (how much larger than its
-        errors a variance is that a loss is least for; step: how many looks).
+        errors a variance is that a loss is least for; step: how many looks), "cut warmup" (advances
+        of a warmup that a sequence makes, and those that it is laid out for), "inverse" (how far
+        two functions, the label, lead from numbers of a batch, as a share of their deviation, and
+        how far they may), "worst state" (the mean error of the state that is evaluated at the end,
+        when it was the worst of as many as the label says, and that of the best; step: of which it
+        is).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -6,10 +6,12 @@ from trainguard.observe.loop.watch.evaluations.batch_scales import BatchScales
 from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
+from trainguard.observe.loop.watch.evaluations.inverses import Inverses
 from trainguard.observe.loop.watch.evaluations.meters import Meters
 from trainguard.observe.loop.watch.evaluations.passed_edges import PassedEdges
 from trainguard.observe.loop.watch.evaluations.ranked_tables import RankedTables
 from trainguard.observe.loop.watch.evaluations.repeated_passes import RepeatedPasses
+from trainguard.observe.loop.watch.evaluations.restored_states import RestoredStates
 from trainguard.observe.loop.watch.evaluations.scores import Scores
 from trainguard.observe.loop.watch.evaluations.target_scales import TargetScales
 from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
@@ -185,6 +187,8 @@ _ALL: tuple[type[Watcher], ...] = (
     AveragedWeights,
     ConstantPredictions,
     EvaluationSkill,
+    RestoredStates,
+    Inverses,
     RepeatProbe,
     AwakeProbe,
     RepeatedPasses,

@@ -49,6 +49,43 @@ def evaluation_targets_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding
             )
 
 
+@invariant(
+    "loop",
+    evidence=has_probe("inverse", "no function was named as what undoes another one of the script"),
+)
+def inverses_undo_their_transforms(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is named as undoing another function does undo it.
+
+    Judges: functions of one argument, and methods of one object, that the script can name where it
+        computes a loss, such as `transform` and `inverse_transform`, `normalize` and
+        `denormalize`, `scale_price` and `unscale_price`: both are given the targets and the inputs
+        of a batch, in a forked child, whichever is the first. Broken is where none of these ways
+        comes back to what it began with, within 0.1 of its deviation, in the median.
+    Allows: rounding, as to 8 bits; what is cut off at a border; what takes its scale from what it
+        is given, as that of one picture; functions that refuse the numbers of a batch.
+    Misses: pairs by other names, methods of modules, functions with several arguments; runs whose
+        children cannot be closed off; a wrong scale that both functions share.
+    Why: errors in the units of the targets are of nothing where predictions are brought back by
+        `exp(z) * std + mean` and were made by `(log(y) - mean) / std`.
+    Source: mlangguth89/downscaling_benchmark pull request 65 (the order); hanlu-nju/
+        channel_independent_MTSF issue 3 (the variance for the deviation); scikit-learn, whose
+        FunctionTransformer has a check_inverse.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "inverse":
+            undo, _, make = probe.label.partition(" of ")
+            yield Finding(
+                f"`{undo}` of `{trace.subject}` does not undo `{make}`",
+                "numbers of a batch, through both",
+                number(probe.measured, "", ".3g") + " of their deviation away, in the median",
+                "at most " + number(probe.reference) + " of it",
+                why="steps are undone in the reverse order: of (log(y) - mean) / std it is"
+                " exp(z * std + mean)",
+                event=probe,
+            )
+
+
 _BY = {"number": "all numbers"}  # otherwise it is each column, channel or feature
 
 

@@ -271,7 +271,14 @@ def _is_cleared(step: Step, course: Course) -> bool:
     """Say whether the gradients of a step were cleared after its last backward pass."""
     late = last_word(step, "zero") > last_word(step, "backward") >= 0
     nothing = step.norm == 0 or (isnan(step.norm) and not step.received)
-    return late and nothing and (course.alone or step.received > 0) and step.held > 0
+    # One of several is stepped where no gradient was meant for it, but not always.
+    meant = course.alone or step.received > 0 or (step.thrown > 0 and not _is_given(course))
+    return late and nothing and meant and step.held > 0
+
+
+def _is_given(course: Course) -> bool:
+    """Say whether an optimizer makes a step with gradients, once at least."""
+    return any(step.received for step in course.every)
 
 
 def _nothing_left(

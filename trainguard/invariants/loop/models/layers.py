@@ -42,13 +42,12 @@ def linear_layers_are_separated(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Between two linear layers stands something that is not linear.
 
-    Judges: the graphs of the losses of three early steps: products with two weight matrices that
+    Judges: the graphs of the losses of six early steps: products with two weight matrices that
         learn, of which the second one is given what the first one makes, and nothing else is. They
         are one linear layer, and where it is wider between them than before and after, no less can
         be meant. What is found is a note.
     Allows: what is as narrow as one of its sides: low ranks, codes and projections.
-    Misses: convolutions, dropout or batch statistics between the two, layers that keep the width;
-        models of two parts that learn in turns.
+    Misses: convolutions, dropout or batch statistics between the two, layers that keep the width.
     Why: an activation that is computed and not used, or was left out, costs nothing but what the
         model could have learned.
     Source: Nota-NetsPresso/netspresso-trainer issue 320; UMLAUT (CHI 2021).

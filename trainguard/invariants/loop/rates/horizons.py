@@ -261,7 +261,8 @@ def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: rates that climb through the whole of a run that came to its end, in equal advances to
         the rate that the optimizer was made with: how many of them that takes, where it is 3 times
         (limit) or more of those that were made, and no more than the steps of the run. Broken where
-        it is 50 or more, and a scheduler makes them.
+        it is 50 or more, and a scheduler makes them. And sequences that leave a LinearLR before it
+        has come half of its way, and half as high.
     Allows: less than 4 advances, as in a trial of a few epochs; climbs that do not meet that rate
         exactly, or would not in any unit. A note where a formula sets the rate, or the warmup may
         be in epochs and the run a trial.
@@ -271,6 +272,7 @@ def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
     Source: huggingface/transformers, whose get_linear_schedule_with_warmup counts steps; the
         documentation of torch.optim.lr_scheduler, whose examples advance it by the epoch.
     """
+    yield from _cut_short(trace)
     own = [probe for probe in events(trace, Probe) if probe.probe == "base rate"]
     bases = {probe.label: probe.reference for probe in own}
     for course in courses(trace) if trace.conditions.get("ended") == "finished" else ():
@@ -293,6 +295,21 @@ def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
             event=last,
             source=source or last.source,
         )
+
+
+def _cut_short(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for each sequence that leaves its warmup long before that has ended."""
+    for probe in events(trace, Probe):
+        if probe.probe == "cut warmup":
+            yield Finding(
+                f"the warmup of `{trace.subject}` is cut short, and its rate leaps",
+                probe.label,
+                integer(probe.measured, "advances") + " of it are made",
+                integer(probe.reference, "advances") + " (total_iters)",
+                why="the milestone behind it and its total_iters may be in two units, as epochs"
+                " and steps",
+                event=probe,
+            )
 
 
 def _measure_line(course: Course, goal: float) -> tuple[int, int]:

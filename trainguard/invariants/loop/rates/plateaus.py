@@ -38,7 +38,9 @@ _TAKEN_OVER = ("best_models_are_best",)  # it judged the callbacks of Lightning
 
 @invariant(
     "loop",
-    evidence=either(PLATEAUS, has_probe("chosen", "-"), has_probe("kept", "-")),
+    evidence=either(
+        PLATEAUS, *(has_probe(kind, "-") for kind in ("chosen", "kept", "worst state"))
+    ),
     was=_TAKEN_OVER,
 )
 def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
@@ -52,6 +54,9 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         which one is loaded after the last step, or 3 or more: whether they are those after which
         a number that is said of an evaluation is the worst so far, of 5 or more; a note of those
         after which one that is said of the training is the best so far, and none of an evaluation.
+        Models that are evaluated after the last step as they were at an earlier evaluation, of 4
+        or more on the same samples: whether all errors that are measured there are larger than in
+        each of the others, and 1.1 times those of the best.
     Allows: whatever is calculated in the call, as `-accuracy` or `1 - accuracy`; names that say
         both or neither; an "accuracy" that falls as the training loss does, which is an error by
         another name; a "loss" that is negative.
@@ -63,7 +68,7 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         of ModelCheckpoint (mode is "min" by default).
     """
     yield from _chosen_wrongly(trace)
-    yield from _kept_wrongly(trace)
+    yield from list(_kept_wrongly(trace)) or _restored_wrongly(trace)
     yield from _kept_by_training(trace)
     for scheduler in events(trace, Scheduler):
         values = finite(value for _, value in scheduler.metrics)
@@ -178,6 +183,22 @@ def _kept_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
                 if _is_wrong(trace, mode, name, values) and _keeps_records(kept, said, way):
                     yield _make_kept_finding(trace, probe, said[max(kept)], best)
                     return
+
+
+def _restored_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for each model that is at the end what it was at its worst evaluation."""
+    for probe in events(trace, Probe):
+        if probe.probe == "worst state":
+            module, _, count = probe.label.rpartition(", of ")
+            yield Finding(
+                f"`{trace.subject}` ends with the state that was worst when it was evaluated",
+                f"{module} of step {probe.step}, the worst of {count}",
+                number(probe.measured) + ", its mean error",
+                number(probe.reference) + ", that of the best",
+                why="what keeps the best state may have the direction of another metric, or keep"
+                " the first one for good",
+                event=probe,
+            )
 
 
 def _find_kept(trace: Trace[Event]) -> Iterator[tuple[Probe, set[int]]]:

@@ -60,7 +60,7 @@ def row(*widths: int) -> nn.Sequential:
 def test_what_is_wider_between_is_found(model: nn.Module, shape: tuple[int, ...]) -> None:
     """With the widths between and around, and the names of both."""
     (probe,) = stacks(model, *shape)
-    assert (probe.measured, probe.reference, probe.step) == (20.0, 6.0, 2)
+    assert (probe.measured, probe.reference, probe.step) == (20.0, 6.0, 3)
     assert probe.label.count("weight") == 2 or "up" in probe.label
 
 
@@ -81,6 +81,34 @@ def test_what_is_wider_between_is_found(model: nn.Module, shape: tuple[int, ...]
 def test_what_is_meant_is_not(model: nn.Module) -> None:
     """Narrow codes, what several read, and what is not linear, or does not learn."""
     assert stacks(model, 4, 6) == []
+
+
+def test_parts_that_learn_in_turns_are_seen_in_their_own_turns() -> None:
+    """One of two models has two layers in a row, and neither is in the graph of the other."""
+    models = row(6, 20, 3), nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3))
+    with Recorder("x") as recorder:
+        optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
+        for _ in range(3):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                model(torch.randn(4, 6)).square().mean().backward()
+                optimizer.step()
+    (probe,) = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "stacked"]
+    assert probe.step == 2
+    assert "faults" not in recorder.trace.conditions
+
+
+def test_what_is_separated_once_is_not_found() -> None:
+    """A model that leaves its activation out now and then."""
+    with Recorder("x") as recorder:
+        first, second = nn.Linear(6, 20), nn.Linear(20, 3)
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=1e-3)
+        for step in range(3):
+            optimizer.zero_grad()
+            wide = first(torch.randn(4, 6))
+            second(wide.relu() if step == 1 else wide).square().mean().backward()
+            optimizer.step()
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "stacked"]
 
 
 def test_one_look_is_none() -> None:

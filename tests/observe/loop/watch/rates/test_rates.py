@@ -1,5 +1,7 @@
 """What the recorder sees of learning rates and of schedulers."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -97,6 +99,52 @@ def test_a_scheduler_of_schedulers_counts_once_for_each_step() -> None:
     assert {s.name: s.calls for s in schedulers}["SequentialLR"] == 6
     assert [step.order.count("schedule") for step in steps] == [0, 1, 1, 1, 1, 1]
     assert all(step.reported in ((), step.rates) for step in steps)
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR of torch 2.4
+@pytest.mark.parametrize(
+    ("low", "high", "needs", "cut"),
+    [
+        (0.01, 1.0, 9, (2.0, 9.0)),
+        (0.01, 1.0, 5, (2.0, 5.0)),
+        (0.01, 1.0, 4, None),  # half of the way is a choice
+        (0.01, 1.0, 2, None),
+        (0.6, 1.0, 9, None),  # leaps by less than it begins with
+        (1.0, 0.1, 9, None),  # a decay
+        (0.01, 1.0, 0, None),
+    ],
+)
+def test_a_warmup_is_left_too_early(
+    low: float, high: float, needs: int, cut: tuple[float, float] | None
+) -> None:
+    """As far as the sequence was driven past it."""
+
+    def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+        """Return a warmup and a decay in turn."""
+        climb = lr_scheduler.LinearLR(optimizer, low, high, total_iters=needs)
+        parts = [climb, lr_scheduler.CosineAnnealingLR(optimizer, 4)]
+        return lr_scheduler.SequentialLR(optimizer, parts, [2])
+
+    assert [(p.measured, p.reference) for p in cut_warmups(make, 6)] == ([cut] if cut else [])
+    assert cut_warmups(make, 2) == []
+
+
+def cut_warmups(
+    make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler], steps: int
+) -> list[Probe]:
+    """Drive a schedule for some steps, and return the warmups that it left too early."""
+    with Recorder("x") as recorder:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = make(optimizer)
+        for at, (inputs, target) in enumerate(batches(steps)):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            if at + 1 < steps:
+                scheduler.step()
+    assert "faults" not in recorder.trace.conditions
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "cut warmup"]
 
 
 def test_a_rate_that_is_written_over_differs_from_the_reported_one() -> None:

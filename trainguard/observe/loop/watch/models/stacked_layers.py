@@ -17,9 +17,12 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import (
 )
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 
-_STEPS = (0, 1, 8)  # of all optimizers, after which the next pass backward is looked at
+# Of all optimizers, after which the next pass backward is looked at; in pairs, as losses take turns
+_STEPS = (0, 1, 2, 3, 8, 9)
 _MOST_NODES = 4000
 _PRODUCTS = {"AddmmBackward": 1, "MmBackward": 0}  # and at which place what is multiplied stands
+
+_Stack = tuple[int, str, int, int]
 
 
 class StackedLayers(Watcher):
@@ -27,7 +30,8 @@ class StackedLayers(Watcher):
     The Probe events "stacked", of two linear layers in a row that are wider between than around.
 
     measured: the width between them; reference: the larger one of those before and after; step: in
-        how many passes backward it was seen, which are all that were looked at.
+        how many passes backward it was seen, which are all that were looked at and reach the second
+        of them.
     """
 
     makes = ("Probe:stacked",)
@@ -35,8 +39,8 @@ class StackedLayers(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._due = list(_STEPS)
-        self._looks = 0
-        self._seen: Counter[tuple[str, int, int]] = Counter()
+        self._looks: Counter[int] = Counter()  # by the matrix of the second layer
+        self._seen: Counter[_Stack] = Counter()
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -46,14 +50,15 @@ class StackedLayers(Watcher):
         self._due = [step for step in self._due if step > self.recorder.steps]
         nodes = list(below(loss.grad_fn, _MOST_NODES))
         if len(nodes) <= _MOST_NODES:
-            self._looks += 1
             self.looked.add("stacked")
+            matrices = (_weight_of(node) for node in nodes if kind_of(node) in _PRODUCTS)
+            self._looks.update({id(matrix[0]) for matrix in matrices if matrix is not None})
             self._seen.update(set(self._find_stacks(nodes)))
 
     def finish(self) -> Iterable[Event]:
         """Return what was there in every look."""
-        for (label, width, around), looks in self._seen.items():
-            if looks == self._looks > 1:
+        for (second, label, width, around), looks in self._seen.items():
+            if looks == self._looks[second] > 1:
                 yield Probe(
                     probe="stacked",
                     measured=float(width),
@@ -62,8 +67,8 @@ class StackedLayers(Watcher):
                     label=label,
                 )
 
-    def _find_stacks(self, nodes: list[Node]) -> Iterator[tuple[str, int, int]]:
-        """Yield the names of two layers, the width between them, and the larger one around."""
+    def _find_stacks(self, nodes: list[Node]) -> Iterator[_Stack]:
+        """Yield the second of two layers, both names, the width between, and the larger around."""
         readers, name = find_readers(nodes), self.recorder.names.parameter
         for node in nodes:
             first = _layer_before(node, readers)
@@ -72,7 +77,7 @@ class StackedLayers(Watcher):
                 continue
             width, around = one[2], max(one[1], other[2])
             if width > around and one[0] is not other[0]:
-                yield f"{name(one[0])} and {name(other[0])}", width, around
+                yield id(other[0]), f"{name(one[0])} and {name(other[0])}", width, around
 
 
 def _layer_before(node: Node, readers: dict[Node, list[Node]]) -> Node:

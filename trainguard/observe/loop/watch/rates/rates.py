@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
 from trainguard.observe.loop.watch.rates.schedule_plans import (
+    find_cut_warmup,
     find_floor,
     plan_length,
     told_expression,
@@ -43,6 +44,7 @@ class _SchedulerHistory:
 
     full: whether the rates are those of the optimizer when it was made, as before any warmup.
     plan: after how many advances its schedule is over, and the setting that says so.
+    cut: where it leaves its warmup too early.
     base: the rates that it multiplies. placed: whether it was told at which epoch it is.
     part: whether another scheduler is made of it. floor: the rate that it anneals to, and the
         highest that it begins with. places: the epochs that it was told. settings, turns, mode,
@@ -58,6 +60,7 @@ class _SchedulerHistory:
     base: tuple[float, ...] = ()
     settings: int = 0
     floor: tuple[float, float] | None = None
+    cut: tuple[int, int, int] | None = None
     calls: int = 0
     early: int = 0
     turns: tuple[int, int] = (0, 0)
@@ -75,12 +78,13 @@ class Rates(Watcher):
 
     The Probe event "base rate" is of an optimizer whose last rate is below the one it was made for,
     and "high floor" of a schedule that anneals to a rate above all those that it begins with.
+    "cut warmup" is of a sequence whose warmup was left before it had come half of its way.
     "told epochs" is of a scheduler that was told epochs which go back and are no whole numbers.
     """
 
     makes = (
         *("rates", "reported", "order", "Scheduler"),
-        *("Probe:base rate", "Probe:high floor", "Probe:told epochs"),
+        *("Probe:base rate", "Probe:high floor", "Probe:cut warmup", "Probe:told epochs"),
     )
 
     def __init__(self, recorder: Any) -> None:
@@ -134,6 +138,8 @@ class Rates(Watcher):
                 source=seen.source,
             )
             yield from self._judge_floor(seen)
+            if seen.cut is not None and seen.calls >= seen.cut[0] and not seen.part:
+                yield make_probe("cut warmup", *seen.cut[1:], label=seen.name, source=seen.source)
             yield from self._judge_places(seen)
         for window, rate, base in self._last.values():
             if isinstance(rate, float) and 0 < rate < base:
@@ -226,6 +232,7 @@ class Rates(Watcher):
                 _base_rates(scheduler),
                 _sum_settings(scheduler),
                 find_floor(scheduler),
+                find_cut_warmup(scheduler),
             )
         return seen
 

@@ -27,6 +27,7 @@ _TOTAL = re.compile(
 
 # A plain name, or an entry or attribute of one: what is calculated in the call is anything.
 _TOLD = re.compile(r"\.step\(\s*(?:metrics\s*=\s*)?([A-Za-z_][\w.\[\]'\"/-]*)\s*[,)]")
+_CUT = 0.5  # of a warmup: one that ends before that leaps by more than it has climbed
 _LONGEST = 1e12  # advances: more than any run makes
 
 
@@ -54,6 +55,24 @@ def find_floor(scheduler: Any) -> tuple[float, float] | None:
         return None
     rates = [rate for rate in (floor, *given) if isinstance(rate, int | float)]
     return (float(rates[0]), float(max(rates[1:]))) if len(rates) == 1 + len(given) else None
+
+
+def find_cut_warmup(scheduler: Any) -> tuple[int, int, int] | None:
+    """
+    Return the advance at which a sequence leaves its warmup, those that it had, and those it needs.
+
+    None where it is no sequence, or leaves none below half of its way and of its highest factor.
+    """
+    parts, milestones = getattr(scheduler, "_schedulers", ()), getattr(scheduler, "_milestones", ())
+    if not isinstance(scheduler, lr_scheduler.SequentialLR):
+        return None
+    for part, begin, end in zip(parts, (0, *milestones), milestones, strict=False):
+        if isinstance(part, lr_scheduler.LinearLR) and end > begin:
+            low, high, needs = part.start_factor, part.end_factor, part.total_iters
+            share = (end - begin) / needs if needs > 0 else 1.0
+            if low < high and share < _CUT and low + (high - low) * share < _CUT * high:
+                return end, end - begin, needs
+    return None
 
 
 def told_expression(frame: FrameType) -> str:

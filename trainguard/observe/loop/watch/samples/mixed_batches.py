@@ -12,6 +12,7 @@ from trainguard.observe.loop.watch.gradients.affine_parts import affine_parts
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.samples.unmixed_rows import unmix
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.arrays import array_of
@@ -25,8 +26,13 @@ _LARGEST = 2**20  # elements of a batch
 _EXACT = 1e-3  # of the spread of a sample: what is left of it where its parts are found
 _APART = 0.1  # between the two weights: of halves it is not known which is which
 _NEAR = 0.05  # between weights: a box that is cut at the border is a little smaller
+_SETS = 4  # of data, in which the samples of a batch are looked for
 _LABELS = "trainguard: labels of a loss"
 _MOST_ALIKE = 0.9  # of labels by another order: of few classes many are the same by chance
+
+
+# The share of its own sample in each row, and which other one the rest is of.
+_Parts = tuple[float, list[int]]
 
 
 class MixedBatches(Watcher):
@@ -89,17 +95,12 @@ class MixedBatches(Watcher):
         if not inputs or weights is None or abs(weights[0] - weights[1]) < _APART:
             return
         labels = [np.array(array_of(target)) for target in targets]
-        for _, _, held in named_tensors():
-            alike = any((len(own), own.size) == (len(held), held.numel()) for own in inputs)
-            if alike and _is_batch(held) and (rows := _rows(held)) is not None:
-                found = [mixed for own in inputs if (mixed := _parts(own, rows)) is not None]
-                if found and all(len(each) == len(rows) for each in labels):
-                    self._judge(found[0], labels, weights)
-                    return
+        held = [held for _, _, held in named_tensors() if _is_batch(held)]
+        found = _find_parts(inputs, held) or _find_in_all(inputs, held, weights[0])
+        if found is not None and all(len(own) == len(each) for own in inputs for each in labels):
+            self._judge(found, labels, weights)
 
-    def _judge(
-        self, parts: tuple[float, list[int]], labels: list[Table], weights: tuple[float, float]
-    ) -> None:
+    def _judge(self, parts: _Parts, labels: list[Table], weights: tuple[float, float]) -> None:
         """Say whether labels come from where the samples come from, and weigh as much."""
         share, order = parts
         first, second = labels
@@ -128,6 +129,29 @@ class MixedBatches(Watcher):
         """Return what was seen."""
         for label, steps in self._wrong.items():
             yield make_probe("mixed", steps, self._known, label=label, source=self._source)
+
+
+def _find_parts(inputs: list[Table], held: list[torch.Tensor]) -> _Parts | None:
+    """Return the parts of a batch that is mixed of the rows of another one, which is there yet."""
+    for tensor in held:
+        alike = [own for own in inputs if (len(own), own.size) == (len(tensor), tensor.numel())]
+        rows = _rows(tensor) if alike else None
+        for own in alike if rows is not None else ():
+            if rows is not None and (found := _parts(own, rows)) is not None:
+                return found
+    return None
+
+
+def _find_in_all(inputs: list[Table], held: list[torch.Tensor], share: float) -> _Parts | None:
+    """Return the parts of a batch that is mixed of samples of all data, where those are there."""
+    for own in inputs:
+        width = own.shape[1]
+        all_data = [t for t in held if len(t) > len(own) and t.numel() == len(t) * width]
+        for rows in map(_rows, all_data[:_SETS]):
+            found = unmix(own, rows, share) if rows is not None else None
+            if found is not None:
+                return share, found
+    return None
 
 
 def _is_batch(held: Any) -> bool:
@@ -159,7 +183,7 @@ def _shares(first: float, second: float) -> tuple[float, float] | None:
     return (first / total, second / total) if min(first, second) > 0 else None
 
 
-def _parts(mixed: Table, rows: Table) -> tuple[float, list[int]] | None:
+def _parts(mixed: Table, rows: Table) -> _Parts | None:
     """
     Return the share of its own sample in each row, and which other one the rest is of.
 
