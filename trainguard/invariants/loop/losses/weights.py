@@ -182,10 +182,12 @@ def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: constants that log-probabilities are multiplied by, one for each of 8 steps or more, as
         they are made of what the script calls rewards: whether in half of the episodes each is a
         discount times the one before and the reward that far from the end, up to a scale. Of
-        several episodes in a row the last one or the first is known. And whether they are returns
-        in neither order, where their log-probabilities were computed step by step and joined.
-    Allows: returns in the order of the steps; what has a baseline.
-    Misses: a discount of 1 where all rewards are equal and the order is reversed.
+        several episodes in a row the last one or the first is known. What is called a value or a
+        baseline may have been taken off, where there are 24 steps or more. And whether they are
+        returns in neither order, where their log-probabilities were computed step by step.
+    Allows: returns in the order of the steps; advantages.
+    Misses: what has a baseline by another name; a discount of 1 where all rewards are equal and
+        the order is reversed.
     Why: returns are made from the last step backwards. Unless they are turned round, the first
         action is blamed for what the last one did.
     Source: Sutton and Barto, Reinforcement Learning, section 13.3; pytorch/examples, reinforce.py,

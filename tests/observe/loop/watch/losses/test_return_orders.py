@@ -229,3 +229,41 @@ def test_episodes_one_after_the_other_in_one_table() -> None:
             del rewards
     probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
     assert [(probe.measured, probe.reference) for probe in probes] == [(3.0, 3.0)]
+
+
+@pytest.mark.parametrize("shape", [(40,), (20, 6)], ids=["one episode", "side by side"])
+@pytest.mark.parametrize("scale", [lambda r: r, normalise])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_expected_is_taken_off(shape: tuple[int, ...], scale, turned: bool) -> None:
+    """The values of a critic, whatever they are, as long as they can be named."""
+    assert beside_values(shape, scale, turned=turned) == [(3.0 * turned, 3.0)]
+
+
+def test_what_is_taken_off_has_to_be_named() -> None:
+    """Of another shape, or of few steps, it says nothing."""
+    assert beside_values((20, 6), normalise, turned=True, kept=5) == []
+    assert beside_values((20,), normalise, turned=True) == []
+
+
+def beside_values(
+    shape: tuple[int, ...], scale, *, turned: bool, kept: int = 6
+) -> list[tuple[float, float]]:
+    """Learn from returns less values; return what is told of their order."""
+    draw = np.random.default_rng(0)
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            rewards, values = draw.normal(size=shape), draw.normal(size=shape)
+            returns = returns_of(rewards)[:: -1 if turned else 1]
+            weights = torch.tensor(scale(returns - values)).float()
+            values = values[..., :kept] if len(shape) > 1 else values
+            optimizer.zero_grad()
+            chosen = net(torch.randn(*shape, 3)).log_softmax(-1)[..., 0]
+            (-chosen * weights).mean().backward()
+            optimizer.step()
+            assert len(values) == len(rewards)
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
+    return [(probe.measured, probe.reference) for probe in probes]

@@ -110,6 +110,7 @@ def test_an_evaluation_with_gradients_is_told_from_a_step() -> None:
     events = seen(Evaluation, evaluate=lambda model: measure(model, grad=True), steps=9)
     assert events
     assert all(event.gradients and event.idle and event.passes == 3 for event in events)
+    assert all("test_forwards.py:" in event.source for event in events)
 
 
 def test_what_a_pass_changes_is_named() -> None:

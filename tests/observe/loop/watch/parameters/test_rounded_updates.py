@@ -39,6 +39,7 @@ def test_what_is_rounded_off(rate: float, dtype: torch.dtype, still: float) -> N
     (probe,) = looks(rate, dtype)
     assert (probe.measured, probe.reference, probe.step) == (still, torch.finfo(dtype).eps, 8)
     assert probe.label == f"SGD, {str(dtype).removeprefix('torch.')}"
+    assert "test_rounded_updates.py:" in probe.source
 
 
 def test_what_is_not_looked_at() -> None:

@@ -42,6 +42,7 @@ def test_a_mean_that_keeps_its_graph() -> None:
     growth = train(lambda kept, value: value if kept is None else 0.9 * kept + 0.1 * value)
     assert max(growth.counts) >= 8
     assert growth.name == "keeper.kept"
+    assert "test_growing.py:" in growth.source
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ _EXACT = 1e-4  # of the weights' deviation: the rounding of float32
 _DEEPEST = 8  # operations below a step
 _USUAL = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # discounts
 _ALIKE = 1e-3  # deviations, between returns: float32 rounds them by less
+_ROWS = 24  # with a baseline: four numbers and a constant fit a few weights by chance
+# Words in the names of what is taken off returns.
+_BASELINES = {"v", "val", "vals", "value", "values", "baseline", "baselines", "critic"}
 _DISCOUNTS = (0.3, 0.9999)  # one of 1, with equal rewards, is a ramp in either order
 
 
@@ -51,22 +54,22 @@ class ReturnOrders(Watcher):
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         weights = list(_find_weights(loss))
-        numbers = find_numbers(_SHORTEST, _LONGEST) if weights else ()
+        numbers = [*find_numbers(_SHORTEST, _LONGEST)] if weights else []
         tables = [table for name, table in numbers if words_in(name) & REWARDS]
+        baselines = [table for name, table in numbers if words_in(name) & _BASELINES]
         rewards = [table.reshape(-1) for table in tables]
         for row, in_time in weights:
             if row.ndim > 1 and self._count_side_by_side(row, tables):
+                continue
+            if self._count(_find_order_beside(row, tables, baselines)):
                 continue
             row = row.reshape(-1)  # of episodes that come one after the other
             known = [own for own in rewards if len(own) <= len(row)]
             orders = {_find_order(part, own) for own in known for part in _episodes(row, own)} - {0}
             whole = [own for own in known if len(own) == len(row)] if in_time else []
             mixed = not orders and any(_are_mixed(row, own) for own in whole)
-            if orders or mixed:
-                self._known += 1
-                self._reversed += orders == {-1}
+            if self._count(orders or ({1} if mixed else set())):
                 self._mixed += mixed
-                self._source = self._source or caller()
 
     def _count_side_by_side(self, weights: Table, rewards: list[Table]) -> bool:
         """Count weights of (steps, episodes), or turned, where they are of rewards that are so."""
@@ -77,7 +80,12 @@ class ReturnOrders(Watcher):
             for made in (own, own - own.mean(1, keepdims=True))
             for pair in ((weights, made), (weights.T, made.T))
             if len(pair[0]) >= _SHORTEST
-        } - {0}
+        }
+        return self._count(orders)
+
+    def _count(self, orders: set[int]) -> bool:
+        """Count weights of which the order is known."""
+        orders -= {0}
         if orders:
             self._known += 1
             self._reversed += orders == {-1}
@@ -160,6 +168,17 @@ def _find_order(weights: Table, rewards: Table) -> int:
     return -1 if _are_returns(weights[::-1], rewards) else 0
 
 
+def _find_order_beside(weights: Table, rewards: list[Table], baselines: list[Table]) -> set[int]:
+    """Return the orders of returns that weights are, once a baseline of that shape is taken off."""
+    orders = set[int]()
+    for own in rewards:
+        for off in baselines:
+            if own.shape == off.shape == weights.shape and (len(own) - 1) * own[0].size >= _ROWS:
+                ways = ((1, weights, off), (-1, weights[::-1], off[::-1]))
+                orders |= {way for way, *tables in ways if _are_returns(tables[0], own, tables[1])}
+    return orders
+
+
 def _are_mixed(weights: Table, rewards: Table) -> bool:
     """Say whether weights are returns up to a scale in an order that is neither way round."""
     for discount in {*_find_discounts(), *_USUAL}:
@@ -189,9 +208,14 @@ def _normalise(row: Table) -> Table:
     return made
 
 
-def _are_returns(weights: Table, rewards: Table) -> bool:
-    """Say whether each weight is a discount times the next, its reward, and a constant."""
-    columns = np.column_stack([weights[1:].ravel(), rewards[:-1].ravel()])
+def _are_returns(weights: Table, rewards: Table, off: Table | None = None) -> bool:
+    """
+    Say whether each weight is a discount times the next, its reward, and a constant.
+
+    off: what is taken off both weights, such as the value of each state.
+    """
+    beside = [] if off is None else [off[:-1].ravel(), off[1:].ravel()]
+    columns = np.column_stack([weights[1:].ravel(), rewards[:-1].ravel(), *beside])
     factors, rest = fit_columns(columns, weights[:-1].ravel())
     size, equal = float(np.std(weights)), float(np.ptp(rewards[:-1])) == 0
     low, high = _DISCOUNTS

@@ -158,6 +158,7 @@ class Forwards(Watcher):
         if not (forward.gradients or forward.training):
             self.evaluated.add(module)
         if forward.gradients and self._await(forward, output):
+            forward.source = caller()  # nobody may ever learn from it
             self._close()
             self._pending.append((forward, weakref.ref(module)))
             del self._pending[:-_PENDING]
@@ -280,7 +281,7 @@ class Forwards(Watcher):
             self._close()
             segment = None
         if segment is None:
-            forward.source = "" if late else caller(4)
+            forward.source = forward.source if late else caller(4)
             mixed = MixedTerms(self.factors) if self.factors else None
             segment = self._segment = _Segment(weakref.ref(module), forward, idle=late, mixed=mixed)
         segment.passes += 1

@@ -87,6 +87,7 @@ class RoundedUpdates(Watcher):
                     reference=torch.finfo(seen.dtype).eps,
                     step=seen.looks,
                     label=f"{seen.window.name}, {str(seen.dtype).removeprefix('torch.')}",
+                    source=seen.window.source,
                 )
 
 

@@ -54,7 +54,7 @@ class Growing(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._graphs: list[tuple[int, weakref.ref[_Mark]]] = []
+        self._graphs: list[tuple[int, weakref.ref[_Mark], str]] = []  # and the line of the pass
         self._made: list[int] = []  # the steps at which graphs were made
         self._rows: dict[str, list[tuple[int, int, int, str, str]]] = {}
         self._looked = self._traced = -1
@@ -69,7 +69,7 @@ class Growing(Watcher):
         if node is None or len(self._made) >= _MOST_GRAPHS or _MARK in node.metadata:
             return
         node.metadata[_MARK] = mark = _Mark()
-        self._graphs.append((self.recorder.steps, weakref.ref(mark)))
+        self._graphs.append((self.recorder.steps, weakref.ref(mark), forward.source))
         self._made.append(self.recorder.steps)
 
     @now_and_then
@@ -98,15 +98,18 @@ class Growing(Watcher):
         if not window.is_surveyed or step <= self._looked:
             return {}
         self._looked = step
-        self._graphs = [(made, ref) for made, ref in self._graphs if ref() is not None]
+        self._graphs = [kept for kept in self._graphs if kept[1]() is not None]
         # The graphs of this round of all optimizers and of the one before may still be waited for.
         late = step - 2 * max(1, sum(w.index > 0 for w in self.recorder.windows))
-        old = [made for made, _ in self._graphs if made < late]
+        old = [made for made, _, _ in self._graphs if made < late]
+        source = next((source for made, _, source in reversed(self._graphs) if made < late), "")
         stale = len(set(old))
         if (len(old) >= _MANY or stale >= _STALE) and not self._holder:
             self._holder = _find_holder()
-        self._add("graphs", step, len(old), sum(made < late for made in self._made), self._holder)
-        self._add("stale", step, stale, 0, self._holder)
+        self._add(
+            "graphs", step, len(old), sum(made < late for made in self._made), self._holder, source
+        )
+        self._add("stale", step, stale, 0, self._holder, source)
         self._add("hooks", step, *_count_hooks(self.recorder.names))
         self._add("handlers", step, *_count_handlers())
         return {}
