@@ -264,6 +264,16 @@ def test_one_of_several_optimizers_may_have_no_gradient(ranks, steps) -> None:
     assert ranks("gradient_norm_is_positive", run) == ["broken"]
 
 
+def test_one_of_several_optimizers_may_always_be_cleared_before_its_step(ranks, steps) -> None:
+    """Where gradients arrive for it and none is ever there when it steps; once is enough."""
+    late = {"norm": 0.0, "order": ("backward", "zero"), "thrown": 1}
+    beside = steps(20, optimizer="Adam")
+    run = [*steps(20, received=0, **late), *beside]
+    assert ranks("gradient_norm_is_positive", run) == ["broken"]
+    run = [*steps(20, received=lambda i: int(i == 3), **late), *beside]
+    assert ranks("gradient_norm_is_positive", run) == []
+
+
 def test_an_optimizer_of_frozen_parameters(judged, ranks, steps) -> None:
     """Five steps with nothing to train are a mistake, beside another optimizer perhaps none."""
     frozen = {"norm": 0.0, "received": 0, "held": 0, "update": nan}

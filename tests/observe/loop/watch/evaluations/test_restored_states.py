@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.evaluations.restored_states import _measure
+from trainguard.observe.loop.watch.evaluations.restored_states import _EvaluatedState, _measure
 
 KINDS = ("numbers", "classes", "bits", "words")
 
@@ -41,13 +41,15 @@ def end(
     epochs: int = 6,
     choose: Callable[[int], bool] = lambda epoch: epoch == 0,
     after: str = "",
+    rate: float = 0.05,
+    at_first: bool = False,
 ) -> tuple[list[Probe], bool]:
     """Train, evaluate after each epoch, and go back to a state; return what was seen."""
     torch.manual_seed(0)
     shape = (96, 5, 6) if kind == "words" else (96, 6)
     rows, held, last = torch.randn(*shape), torch.randn(*shape), torch.randn(*shape)
     model = nn.Linear(6, 1 if kind in ("numbers", "bits") else 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 
     def evaluate(data: torch.Tensor, part: int = 96) -> None:
         """Evaluate on some rows."""
@@ -63,6 +65,9 @@ def end(
 
     states: list[Any] = []
     with Recorder("x") as recorder:
+        if at_first:
+            evaluate(held)
+            states.append(copy.deepcopy(model.state_dict()))
         for epoch in range(epochs):
             for _ in range(6):
                 optimizer.zero_grad()
@@ -102,6 +107,43 @@ def test_of_three_evaluations_one_is_the_worst_by_chance() -> None:
     """The fourth makes it known."""
     assert end(epochs=3) == ([], False)
     assert len(end(epochs=4)[0]) == 1
+
+
+def test_evaluations_that_are_alike_say_nothing() -> None:
+    """At a rate that changes the error by less than a tenth."""
+    assert end(rate=1e-4) == ([], True)
+
+
+def test_the_begin_is_no_choice() -> None:
+    """A model is held against what it was before the training."""
+    assert end(at_first=True, choose=lambda _: False) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("passes", "times", "worse"),
+    [
+        ([(3.0, 5.0, 2)], 1.0, True),
+        ([(1.0, 5.0, 2)], 1.0, False),
+        ([(3.0, 3.0, 2)], 1.0, False),
+        ([(3.0, 5.0, 2)], 2.0, False),
+        ([(9.0, 9.0, 2)], 2.0, True),
+    ],
+)
+def test_worse_is_worse_by_both_errors(passes: Any, times: float, worse: bool) -> None:
+    """In each pass, and so many times."""
+    own = _EvaluatedState(1, "Net", "", passes)
+    assert own.is_worse_than(_EvaluatedState(2, "Net", "", [(2.0, 4.0, 2)]), times) is worse
+
+
+def test_batches_of_one_loader_are_one_pass() -> None:
+    """And others are each by itself, the first few."""
+    own = _EvaluatedState(1, "Net", "")
+    for turn in (3, 3, 4, -1, -1):
+        own.add((1.0, 2.0, 8), turn)
+    assert own.passes == [(2.0, 4.0, 16), *[(1.0, 2.0, 8)] * 3]
+    for _ in range(99):
+        own.add((1.0, 2.0, 8), -1)
+    assert len(own.passes) == 64
 
 
 @pytest.mark.parametrize("after", ["training", "other samples"])

@@ -106,6 +106,7 @@ def test_what_is_of_no_two_samples_is_not_found() -> None:
     assert unmix(mixed, data, 0.8) == rest.tolist()
     assert unmix(mixed, data, 0.7) is None
     assert unmix(mixed + 0.05 * drawn.standard_normal(mixed.shape), data, 0.8) is None
+    assert unmix(mixed + 0.003 * drawn.standard_normal(mixed.shape), data, 0.8) is None
     assert unmix(mixed[[0, 0, 3]], data, 0.8) is None
     assert unmix(mixed[:3], data, 0.8) is None
 

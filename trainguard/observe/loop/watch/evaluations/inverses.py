@@ -148,8 +148,7 @@ def _is_own(kind: type) -> bool:
 
 def _is_method(kind: type, name: str) -> bool:
     """Say whether a class has a plain method of a name."""
-    known = name == "__call__" or not name.startswith("_")
-    return known and isinstance(inspect.getattr_static(kind, name, None), FunctionType)
+    return isinstance(inspect.getattr_static(kind, name, None), FunctionType)
 
 
 def _takes_one(function: Any) -> bool:
@@ -195,8 +194,9 @@ def _measure(
             undone = undo(given)
             if not (_is_by_row(undo, given) and _is_by_row(make, undone)):
                 return None
-            ways = ((given, undo, make), (undone, make, undo), (given, make, undo))
-            known = [off for way in ways if (off := _come_back(*way)) is not None]
+            # What comes back from the given numbers does so from what they are undone to, too.
+            ways = (_come_back(begin, make, undo) for begin in (undone, given))
+            known = [off for off in ways if off is not None]
             return min(known) if known else None
     return None
 

@@ -70,7 +70,7 @@ def find_cut_warmup(scheduler: Any) -> tuple[int, int, int] | None:
         if isinstance(part, lr_scheduler.LinearLR) and end > begin:
             low, high, needs = part.start_factor, part.end_factor, part.total_iters
             share = (end - begin) / needs if needs > 0 else 1.0
-            if low < high and share < _CUT and low + (high - low) * share < _CUT * high:
+            if low + (high - low) * share < _CUT * high:
                 return end, end - begin, needs
     return None
 
