@@ -103,3 +103,17 @@ def test_what_the_loss_ignores_is_not_counted(judged, values, ranks) -> None:
     """A count of padding is a mistake where it makes a tenth of a difference."""
     events = [*evaluations(all=values), *said(tuple(value / 100 for value in values))]
     assert [f.rank for f in judged("logged_accuracies_are_true", events)] == ranks
+
+
+@pytest.mark.parametrize(("factor", "found"), [(0.85, True), (1.15, True), (0.95, False)])
+def test_a_mean_over_uneven_batches_is_found_where_it_is_far_off(judged, factor, found) -> None:
+    """Below a tenth, either may be said."""
+    means = [factor * right / 100 for right in RIGHT]
+    scores = [
+        replace(one, ways=(("right", right, 100, mean),))
+        for one, right, mean in zip(evaluations(), RIGHT, means, strict=True)
+    ]
+    findings = judged("logged_accuracies_are_true", [*scores, *said(means)])
+    assert [one.summary.endswith("of which some are smaller") for one in findings] == [True] * found
+    true = said([right / 100 for right in RIGHT])
+    assert judged("logged_accuracies_are_true", [*scores, *true]) == []

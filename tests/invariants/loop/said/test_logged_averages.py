@@ -205,3 +205,21 @@ def test_sums_of_several_terms_are_divided_by_their_own_batches(judged, steps) -
     # Where the training divides by another number, that is what its losses are.
     fixed = said([total / (4 * 50) for total in totals()], rounding=5e-6)
     assert judged("logged_averages_are_true", [*trained, *of_terms(1 / 50, "sum"), *fixed]) == []
+
+
+@pytest.mark.parametrize(("factor", "found"), [(0.85, True), (1.2, True), (0.95, False)])
+def test_a_mean_over_uneven_batches_is_found_where_it_is_far_off(
+    factor: float, found: bool, judged, steps
+) -> None:
+    """What is shown is the mean over samples; below a tenth either may be said."""
+    every = [replace(one, weighted=factor * one.loss) for one in evaluations()]
+    findings = judged(
+        "logged_averages_are_true", [*steps(20), *every, *said([one.loss for one in every])]
+    )
+    assert [one.summary.endswith("of which some are smaller") for one in findings] == [True] * found
+    assert all(one.allowed.endswith("the mean of 104 losses") for one in findings)
+    true = said([one.weighted for one in every])
+    assert judged("logged_averages_are_true", [*steps(20), *every, *true]) == []
+    summed = [replace(one, reduction="sum") for one in every]
+    means = said([one.loss for one in every])
+    assert judged("logged_averages_are_true", [*steps(20), *summed, *means]) == []

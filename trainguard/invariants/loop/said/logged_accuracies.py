@@ -36,6 +36,7 @@ _MOST = 0.8  # of the values that can be judged: what is said of other data may 
 _NEAR = 2e-3  # of the value: what averaging in float16 may change
 _SMALL = 0.02  # of the value: a wrong divisor that changes less is not worth a word
 _PLAIN = 0.1  # of the value: a wrong divisor that changes less is a note
+_UNEVEN = 0.1  # of the share: by less, another seed has another mean over batches
 _SPREAD = 0.05  # of the smallest truth, up to the largest one: less is no proof of a divisor
 _CHANCE = 0.03  # from one in as many as there are classes
 _CLEAR = 0.2  # better than always naming the commonest class
@@ -53,11 +54,12 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         of a difference, or hides half of the errors; the highest score along another axis; each
         prediction against each target; one class always predicted; another divisor, the same each
         time; a count that goes on from one to the next; a validation accuracy that is that of
-        training; zero, where most are right.
+        training; zero, where most are right; means over batches of other sizes that are 0.1 of it
+        from the share of all.
         Notes: that of the last of 3 batches or more; a logit held against one half, or rounded; a
         divisor off by less than a tenth; values that stay at chance.
-    Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, whole
-        sequences, the best so far, any batch since the value before.
+    Allows: 2e-3 (limit) of the value and what was rounded off; means over batches that are near
+        the share of all, whole sequences, the best so far, any batch since the value before.
     Misses: values that match nothing, as smoothed ones and other thresholds do; targets that are
         only made after the pass; losses called several times for each backward; soft targets.
     Why: stopping, choosing and publishing go by this number, and nothing else looks at it.
@@ -108,6 +110,9 @@ def _judge(said: Sequence[Logged], places: list[ScoredPlace], fit: Closeness) ->
     kept = [(one, bases) for one, bases in pairs if is_sharp(one)]
     # Where padding makes little of a difference, counting it is neither right nor a mistake.
     kept = [(o, b) for o, b in kept if not any(fit(o, v) for v in near_truths(o, b))]
+    uneven = _agree(kept, _find_uneven, fit)
+    if uneven is not None:
+        return uneven
     true = [any(fit(one, value) for value in truths(one, bases)) for one, bases in kept]
     if len(kept) < _FEW or any(true[1:]):
         return None
@@ -130,6 +135,14 @@ def _slips(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
         far = name not in (*PADDED, "first", "second") or is_far(basis, name)
         if name not in TRUE and far and any(fit(said, value) for value in values):
             yield name
+
+
+def _find_uneven(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
+    """Yield that a value is the mean over batches of an evaluation, and none over samples."""
+    count = basis.counts["right"]
+    far = abs(count.mean - count.share) > _UNEVEN * count.share
+    if basis.part == "evaluation" and far and fit(said, count.mean) and not fit(said, count.share):
+        yield "uneven"
 
 
 def _find_growth(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
@@ -255,6 +268,10 @@ _FAULTS = {
     "training": (
         "is that of the training, though it is called validation",
         "the predictions and targets of the training batch may still be in use",
+    ),
+    "uneven": (
+        "is the mean over its batches, of which some are smaller",
+        "add up what is right, and divide by the number of samples",
     ),
     "grown": ("adds up from one time to the next", "the count may never be set back to zero"),
     "running": ("goes on from one time to the next", "the average may never be reset"),

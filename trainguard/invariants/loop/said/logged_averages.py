@@ -21,6 +21,7 @@ from trainguard.invariants.wording import number
 _FEW = 3  # averages that agree on a mistake
 _NEAR = 2e-3  # of the value: what float16 and another order of adding up may change
 _AGREE = 2  # means of divided losses: they are a multiple apart, and given to three digits
+_UNEVEN = 0.1  # of the mean over samples: by less, another seed has another mean over batches
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing
 _NOTES = ("sum", "last")
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "running"}
@@ -37,12 +38,13 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         most of 3 values or more match a known mistake, and none the truth. The mistakes: the sum of
         means divided by the number of samples, by the number of training batches, or by one batch
         too few or too many; sums over samples divided by the number of batches; a sum or a mean
-        that goes on from one to the next; sums divided by the batch size of training. The sum
+        that goes on from one to the next; sums divided by the batch size of training; means over
+        batches of other sizes that are 0.1 of it from the mean over samples. The sum
         itself and the loss of the last batch are notes. Where gradients are accumulated, and each
         loss is divided by the number of passes before: whether what is said twice or more of the
         training is the mean of what was divided.
-    Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
-        best so far, and, in training, the loss of any step.
+    Allows: 2e-3 (limit) of the value and what was rounded off; means over batches that are near
+        those over samples, the best so far, and, in training, the loss of any step.
     Misses: trainings with losses of several terms, what is said once for each batch, evaluations
         with gradients, values that match nothing; epochs of which a long run keeps some steps only.
     Why: a loss that is 32 times too small looks like a model without overfitting, and one that
@@ -241,9 +243,18 @@ def _fault(
 
     if now.count < 2 or said.rounding > _COARSE * abs(said.value):
         return ""
+    if _is_uneven(now) and fits(now.total / now.count) and not fits(now.weighted):
+        return "uneven"
     if any(map(fits, _truths(history))):
         return "true"
     return next((name for name, value in _mistakes(history, divisors) if fits(value)), "")
+
+
+def _is_uneven(now: _Losses) -> bool:
+    """Say whether the mean over batches is none over samples: of an evaluation, and by far."""
+    mean, true = now.total / max(1, now.count), now.weighted
+    plain = now.reduction == "mean" and not now.each and isfinite(true)
+    return plain and abs(mean - true) > _UNEVEN * abs(true)
 
 
 def _truths(history: tuple[_Losses, ...]) -> list[float]:
@@ -307,6 +318,10 @@ _FAULTS = {
         "is divided by one batch more than there were",
         "a counter may begin at one, or be advanced once more than batches are seen",
     ),
+    "uneven": (
+        "is the mean over its batches, of which some are smaller",
+        "multiply each mean by the size of its batch, and divide by the number of samples",
+    ),
     "sum": ("is the sum over its batches", "divide by their number: it grows with the data"),
     "last": ("is that of the last batch only", "add up the losses of all batches"),
 }
@@ -319,12 +334,13 @@ def _finding(
     said, history = pair
     now = history[-1]
     true = now.total / (now.samples if now.reduction == "sum" and now.samples else now.count)
+    true = now.weighted if fault == "uneven" else true
     summary, why = _FAULTS[fault]
     return Finding(
         f"the mean loss that `{trace.subject}` logs {summary}",
         place_of_log(name, said.channel, said.step),
         number(said.value) + f" ({faults.count(fault)} of {len(faults)} times)",
-        number(true) + f", the mean of {now.count} losses",
+        number(true) + f", the mean of {now.samples if fault == 'uneven' else now.count} losses",
         why=why,
         rank=Rank.NOTE if fault in _NOTES else Rank.BROKEN,
         event=said,
