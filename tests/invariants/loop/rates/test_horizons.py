@@ -156,6 +156,19 @@ def test_milestones_of_epochs_are_not_steps(ranks, steps) -> None:
         assert ranks("schedule_fits_the_run", run) == []
 
 
+@pytest.mark.parametrize(
+    ("size", "factor", "rank"),
+    [(5, 0.6, ["broken"]), (5, 0.8, []), (9, 0.3, []), (30, 0.05, [])],
+    ids=["epochs", "little", "more than the epochs", "steps"],
+)
+def test_steps_of_a_schedule_that_are_epochs(size: int, factor: float, rank, ranks, steps) -> None:
+    """It is advanced by the step, and at the end nothing is left of the rate."""
+    lowered = steps(60, rates=lambda i: (0.1 * factor ** (i // size),))
+    run = [*lowered, plan(size, 60, setting="step_size")]
+    assert ranks("schedule_fits_the_run", run, EPOCHS) == rank
+    assert ranks("schedule_fits_the_run", run) == []
+
+
 def test_a_scheduler_that_nothing_could_advance_is_found(ranks, steps) -> None:
     """In several epochs; behind a switch, or in a trial, it is a note."""
     for inert, epochs, rank in ((True, 10, "broken"), (False, 10, "note"), (True, 60, "note")):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import isfinite
 
 from trainguard.core.catalogue import invariant
@@ -20,6 +20,9 @@ _FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
 _RARE = 10  # steps that common averages let pass between two updates
 _COPIED = 2e-5  # a decay below it is that of a plain copy, as before an average begins
 _HARDLY = 0.5  # a decay below it keeps less than half
+_LITTLE = (
+    0.25  # a decay that falls to it: what is exchanged in a warmup of 10 gets there at step 28
+)
 _EXCHANGED = 0.1  # one below it is none that anybody means: common ones are 0.9 and above
 _EXPLAINED = 0.1  # the part of a move that rounding and a late update may leave unexplained
 _FOREIGN = 0.5  # a move of which that much is unexplained was made by something else
@@ -34,8 +37,8 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: with `average` promised, the copies that are called an average, or else all of them:
         one must move by the promised decay. Without it, copies that are called an average: none
         shares its memory with the model, moves away from it, stays where the model moves, keeps
-        less than a tenth of itself at each update, or rounds off what it should move by in most of
-        its elements.
+        less than a tenth of itself at each update, or ever less down to a quarter, or rounds off
+        what it should move by in most of its elements.
     Allows: decays within 0.1 (limit) of 1 - decay of the promised one, plus 1e-4; decays that rise
         or fall through it, or toward it. A note: one that keeps less than half at each update, one
         that stands still and is not promised, one that is only ever copied, no copy at all.
@@ -309,6 +312,21 @@ def _odd_decay(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
             "the weights of the average and of the model may be exchanged",
             Rank.BROKEN if max(copy.decays) < _EXCHANGED else Rank.NOTE,
         )
+    elif _forgets_ever_more(copy.decays):
+        yield _make_finding(
+            copy,
+            f"an average in `{trace.subject}` keeps ever less of itself",
+            "decay " + number(copy.decays[0]) + f" to {number(copy.decays[-1])}, falling at each of"
+            f" {len(copy.decays)} looks",
+            "a decay that stays, or rises as in a warmup",
+            "the weights of the average and of the model may be exchanged",
+        )
+
+
+def _forgets_ever_more(decays: list[float]) -> bool:
+    """Say whether a decay falls at each look, to half of what it was and well below a half."""
+    falls = all(after < before for before, after in pairwise(decays))
+    return falls and _COPIED < decays[-1] < min(_LITTLE, decays[0] / 2)
 
 
 def _keeps_little(decays: list[float]) -> bool:

@@ -20,6 +20,7 @@ _NEAR = 0.05  # of a number of steps: what drop_last, a remainder or an early en
 _HALF = 0.5  # of a schedule: a run that ends before it has another length than its schedule
 _AGAIN = 1.5  # times its length: past that a schedule is driven on purpose or by mistake
 _LOW, _HIGH = 0.1, 0.5  # of the peak: where a decay is as good as over, and where it has restarted
+_GONE = 0.01  # of the peak, at the end: what is cut now and then on purpose is cut to no less
 _FEW = 20  # steps: in a shorter run numbers agree by chance
 _GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
 _BEGUN = 3  # times the advances of a run: a warmup that long is no plan for that run
@@ -42,7 +43,8 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         beyond 1.5 times of it where the length is the number of epochs and each step advances it,
         or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
         back from below 0.1 to above 0.5 of its peak, little by little. Milestones that all lie
-        below the number of epochs, where each step advances it and the first epoch passes them.
+        below the number of epochs, where each step advances it and the first epoch passes them; a
+        step_size that is so small, where the rate ends below 0.01 of its peak.
         A rate that a formula lowers until so much of the run is over as a micro-batch is of a step,
         where there are 3 or more (a note of 2). And a note for a rate that a formula lowers along a
         line, of which it has made less than a tenth when the run ends.
@@ -51,7 +53,7 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         reason, as a trial or a run that stops early; schedulers that restart by design, and those
         that are told the epoch. A note for a cosine that climbs again for no such reason.
     Misses: functions that know several lengths or none, and those that climb again from above that
-        tenth; a step_size, most milestones and warmups; epochs of data that no DataLoader serves.
+        tenth; most milestones and warmups; epochs of data that no DataLoader serves.
     Why: a schedule in steps that is advanced by the epoch never leaves its warmup; the reverse is
         over in the first minutes, and a cosine then climbs back to its peak again and again.
     Source: pytorch/pytorch issue 65417; Lightning-AI/pytorch-lightning issue 1476;
@@ -62,7 +64,7 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         course = by_name.get(scheduler.optimizer)
         if course is not None and scheduler.length > 1 and scheduler.calls:
             driven = _measure_drive(trace, scheduler, course)
-            if scheduler.setting == "milestones":
+            if scheduler.setting in ("milestones", "step_size"):
                 yield from _early_milestones(trace, driven)
             else:
                 yield from _too_long(trace, driven)
@@ -183,7 +185,17 @@ def _early_milestones(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
     if every_step and within and drive.steps >= _FEW:
         why = "they may be epochs, and it is advanced after each step"
         summary = f"all milestones of a schedule of `{trace.subject}` pass in the first epoch"
-        yield _make_finding(drive, summary, why)
+        if drive.scheduler.setting == "milestones":
+            yield _make_finding(drive, summary, why)
+        elif _is_gone(drive.course):
+            summary = f"a schedule of `{trace.subject}` lowers the rate many times in each epoch"
+            yield _make_finding(drive, summary, why.replace("they", "its steps"))
+
+
+def _is_gone(course: Course) -> bool:
+    """Say whether a rate ends far below its peak."""
+    rates = [max(step.rates) for step in course.steps if step.rates]
+    return bool(rates) and rates[-1] < _GONE * max(rates)
 
 
 def _hardly_lowered(trace: Trace[Event], course: Course) -> Iterator[Finding]:

@@ -65,13 +65,14 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         padding_idx of their embedding: whether such a loss over each of their places has one class
         as the target of all padding, which others have too; of a loss about the tokens of that
         embedding, where one token comes nowhere but before the padding of each row, and tells its
-        end. A note where rows of features end in zeros. Any embedding with a padding_idx that is
-        read once in a step: whether that number comes between others, mostly by itself, in training
-        and in each evaluation, about as often as other tokens, and without runs at the ends of
-        rows; a note where it is the category of whole samples. Batches of rows, as wide as their
-        longest, with a mask of what is real or an end by name, in which each place learns the token
-        after: whether all rows, the longest too, end with the token of padding, the one before is
-        learned, and that never is.
+        end; the same of the places beyond lengths that a loader serves with a batch. A note where
+        rows of features end in zeros. Any embedding with a padding_idx that is read once in a step:
+        whether that number comes between others, mostly by itself, in training and in each
+        evaluation, about as often as other tokens, and without runs at the ends of rows; a note
+        where it is the category of whole samples. Batches of rows, as wide as their longest, with a
+        mask of what is real or an end by name, in which each place learns the token after: whether
+        all rows, the longest too, end with the token of padding, the one before is learned, and
+        that never is.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens;
         padding that is predicted where nothing else tells the end.
         Losses without a reduction, which are perhaps masked later.

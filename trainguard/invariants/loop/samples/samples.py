@@ -166,7 +166,9 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
     The classes do not come one after the other.
 
     Judges: the labels of each line that calls a loss function of classes, over whole epochs of 4
-        steps and 32 rows or more: none may fall within an epoch.
+        steps and 32 rows or more: none may fall within an epoch. Of what a loader serves, by their
+        places in its passes, most of which were seen, and 8 again with the same labels in another
+        pass: whether they rise in stretches that are all alike.
     Allows: labels that fall once; a single epoch; classes that come in turns of a few batches.
     Misses: classes that come one after the other in no order; soft labels.
     Why: files are often sorted by class. Without shuffling, each batch has one class, and the model

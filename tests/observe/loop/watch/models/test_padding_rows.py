@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
@@ -144,3 +144,36 @@ def test_a_mask_that_the_model_never_sees_tells_the_ends() -> None:
     assert "faults" not in recorder.trace.conditions
     probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "ended"]
     assert [(probe.measured, probe.reference) for probe in probes] == [(3.0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("fill", "given", "found"),
+    [
+        (0, "lengths", True),
+        (-100, "lengths", False),
+        (0, "nothing", False),
+        (0, "other numbers", False),
+        (3, "lengths", False),
+    ],
+    ids=["counted", "ignored", "not told", "told otherwise", "a class of its own"],
+)
+def test_lengths_tell_where_targets_are_padding(fill: int, given: str, found: bool) -> None:
+    """A loader serves them, whatever a model makes of its rows, zeros among them."""
+    torch.manual_seed(0)
+    lengths = torch.randint(2, 9, (64,))
+    lengths[::8], lengths[1::8] = 8, 3
+    real = torch.arange(8) < lengths[:, None]
+    rows = torch.randint(0, 2, (64, 8, 3)).float() * real[..., None]
+    kinds = torch.randint(0, 3, (64, 8)).where(real, fill)
+    beside = {"lengths": lengths, "other numbers": lengths.flip(0)}.get(given)
+    tensors = [rows, kinds] if beside is None else [rows, kinds, beside]
+    model = nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for few, target, *_ in DataLoader(TensorDataset(*tensors), 8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(few).reshape(-1, 4), target.reshape(-1)).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "filled"]
+    assert [probe.label for probe in probes] == [""] * found

@@ -147,6 +147,12 @@ def cut_warmups(
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "cut warmup"]
 
 
+def test_the_size_of_a_step_is_a_length() -> None:
+    """Under its own name, since a schedule goes on after it."""
+    _, (scheduler,) = recorded(lr_scheduler.StepLR, step_size=4)
+    assert (scheduler.length, scheduler.setting) == (4, "step_size")
+
+
 def test_a_rate_that_is_written_over_differs_from_the_reported_one() -> None:
     """The step has the rate in force, and beside it what the scheduler believes."""
     with Recorder("x") as recorder:

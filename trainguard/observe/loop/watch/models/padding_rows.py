@@ -1,6 +1,6 @@
 """Watches padding: whether its number comes as data too, and whether losses count its places."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -211,10 +211,22 @@ class PaddingRows(Watcher):
             self._look_at_packed(sizes, calls)
         for padding in blank:
             self._look_at_filled(padding, calls, sure=False)
+        for lengths in self._find_lengths():
+            padding = torch.arange(int(lengths.max())) >= lengths[:, None]
+            self._look_at_filled(padding, calls, sure=True)
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
                 self._look_at(node, calls, given)
+
+    def _find_lengths(self) -> Iterator[torch.Tensor]:
+        """Yield what a loader has served that may be the lengths of the rows of a batch."""
+        for each in self.recorder.watcher(Batches).latest():
+            whole = each.is_cpu and each.dim() == 1 and not each.is_floating_point()
+            if whole and not each.is_complex() and len(each) > 1:
+                least, most = int(each.min()), int(each.max())
+                if 0 < least < most <= _LARGEST // len(each):
+                    yield each
 
     def _beside(self) -> list[torch.Tensor]:
         """Return what a loader has served beside a batch, and a model perhaps never sees."""

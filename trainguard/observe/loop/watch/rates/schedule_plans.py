@@ -40,6 +40,8 @@ def plan_length(scheduler: Any) -> tuple[int, str]:
         return (milestones[-1] + length, f"milestones and {setting}") if whole else (0, "")
     if isinstance(scheduler, lr_scheduler.MultiStepLR):
         return _whole(max(scheduler.milestones, default=0)), "milestones"
+    if isinstance(scheduler, lr_scheduler.StepLR):
+        return _whole(getattr(scheduler, "step_size", 0)), "step_size"
     for kind, name in _LENGTHS.items():
         if isinstance(scheduler, kind):
             return _whole(getattr(scheduler, name, 0)), name
