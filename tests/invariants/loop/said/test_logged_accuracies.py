@@ -117,3 +117,13 @@ def test_a_mean_over_uneven_batches_is_found_where_it_is_far_off(judged, factor,
     assert [one.summary.endswith("of which some are smaller") for one in findings] == [True] * found
     true = said([right / 100 for right in RIGHT])
     assert judged("logged_accuracies_are_true", [*scores, *true]) == []
+
+
+def test_a_mean_over_uneven_batches_of_training_may_be_said(judged) -> None:
+    """Each of its batches is of another model."""
+    means = [0.8 * right / 100 for right in RIGHT]
+    scores = [
+        replace(one, evaluation=False, ways=(("right", right, 100, mean),))
+        for one, right, mean in zip(evaluations(), RIGHT, means, strict=True)
+    ]
+    assert judged("logged_accuracies_are_true", [*scores, *said(means, "train_acc")]) == []

@@ -223,3 +223,13 @@ def test_a_mean_over_uneven_batches_is_found_where_it_is_far_off(
     summed = [replace(one, reduction="sum") for one in every]
     means = said([one.loss for one in every])
     assert judged("logged_averages_are_true", [*steps(20), *summed, *means]) == []
+
+
+def test_a_mean_over_uneven_batches_of_training_may_be_said(ranks, steps) -> None:
+    """Each of its losses is of another model."""
+    run = steps(
+        20, batch=lambda i: (2 if i % 5 == 4 else 32,), loss=lambda i: 1.0 + 4 * (i % 5 == 4)
+    )
+    sums = [sum(step.loss for step in run[5 * n : 5 * n + 5]) for n in range(4)]
+    means = said([total / 5 for total in sums], "train_loss")
+    assert ranks("logged_averages_are_true", [*run, *means]) == []

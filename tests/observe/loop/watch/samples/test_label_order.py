@@ -69,8 +69,9 @@ def test_a_stretch_is_known_by_its_rows_and_batches() -> None:
         [[float(place // 3)] for place in range(12)],
         [*RISING, *[[float(place // 3)] * 8 for place in range(9)]],
         RISING[::4],
+        [labels * 2 for labels in RISING[::4]],
     ],
-    ids=["falling", "mixed", "one class", "few rows", "other stretches", "few batches"],
+    ids=["falling", "mixed", "one class", "few rows", "other stretches", "short", "few batches"],
 )
 def test_other_orders_are_none(rows: list[list[float]]) -> None:
     """Of stretches that fall, are mixed, are of one class, short, or not alike."""

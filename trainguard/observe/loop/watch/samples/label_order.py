@@ -84,7 +84,7 @@ class _PlacedLabels:
             self.turns.add(turn)
         if place not in self.places and len(self.places) < _PLACES:
             self.places[place] = labels
-        elif len(self.turns) > 1:
+        else:  # of another pass
             self.same += labels == self.places.get(place)
             self.others += labels != self.places.get(place)
 
@@ -179,7 +179,7 @@ class LabelOrder(Watcher):
             return
         place = getattr(served.iterator(), "_num_yielded", 0)
         able = target.is_cpu and target.dim() == 1 and len(target) and not target.requires_grad
-        if place and able and served.has(target):
+        if place and able:
             placed.add(target.tolist(), served.turn, place - 1)
 
     def _settle(self) -> None:
