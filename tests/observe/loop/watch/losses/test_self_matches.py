@@ -44,8 +44,15 @@ SOUND = {
         (w := c * torch.linspace(0.1, 2, COUNT)[:, None]) @ w.T, PARTNER
     ),
     "constant": lambda c: F.cross_entropy(0 * (c @ c.T), PARTNER),
-    "probabilities": lambda c: F.cross_entropy(c @ c.T / 0.1, torch.eye(COUNT).roll(1, 0)),
+    "soft targets": lambda c: F.cross_entropy(c @ c.T / 0.1, torch.eye(COUNT)),
 }
+
+
+def test_a_diagonal_that_is_kept_beside_soft_targets() -> None:
+    """The partner of each may be marked in a table, too."""
+    marks = torch.eye(COUNT).roll(1, 0)
+    (probe,) = probes(lambda codes: F.cross_entropy(codes @ codes.T / 0.1, marks))
+    assert (probe.measured, probe.reference) == (4.0, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,13 @@ class RestoredStates(Watcher):
     ) -> None:
         """See in which state a model is evaluated, and how far it is from what was served."""
         self._open = None
-        state = self._find_state(module)
+        # With more, as of rollouts, the last one would not be known.
+        state = self._find_state(module) if len(self._states) < _STATES else 0
         if not state:
             return
         key = self.recorder.steps, state
         own = self._states.get(key)
         if own is None:
-            if len(self._states) >= _STATES:
-                return
             own = self._states[key] = _EvaluatedState(key[0], forward.module, forward.source)
         targets = self._skill.targets_of(forward, output)[:1]
         if targets:
@@ -131,6 +130,8 @@ class RestoredStates(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return the model at the end, where it is as it was at its worst."""
+        if len(self._states) >= _STATES:
+            return
         first = {state: each for (_, state), each in reversed(self._states.items()) if each.step}
         last = max((step for step, _ in self._states), default=0)
         again = [state for step, state in self._states if step == last and state in first]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from trainguard.events.loop import Term
+from trainguard.observe.loop.watch.losses.bounded_parts import what_is_left
 
 CROSS_ENTROPIES = ("cross_entropy", "nll_loss")  # those that take the number of a class
 LOGITS = "binary_cross_entropy_with_logits"  # each a class by itself
@@ -118,6 +119,11 @@ class LossCalls:
         return int((self.options or {}).get("ignore_index", IGNORED))
 
     @property
+    def last(self) -> str:
+        """The function that made the input, or what was added to a constant."""
+        return self.producer.rpartition(" ")[2]
+
+    @property
     def is_given_logarithms(self) -> bool:
         """Whether the input is taken for the logarithm of a rate."""
         poisson = self.function == "poisson_nll_loss" and self.options is not None
@@ -136,7 +142,7 @@ class LossCalls:
 
     def wants(self, step: int, surveyed: bool) -> bool:
         """Say whether the values of this call should be looked at."""
-        bounded = self.function in DISTANCES and self.producer in BOUNDS
+        bounded = self.function in DISTANCES and self.last in BOUNDS
         if self.function not in CLASSES and self.function not in TARGETED and not bounded:
             return False
         if self.step != step:
@@ -177,8 +183,10 @@ class LossCalls:
         if self.function in TARGETED:
             self._look_at_target(target.detach())
         elif self.function in DISTANCES and not target.requires_grad:
-            self.checked += 1
-            self.beyond = self.beyond + _share_beyond(target, *BOUNDS[self.producer])
+            wanted = target if self.last == self.producer else what_is_left(scores, target)
+            if wanted is not None:
+                self.checked += 1
+                self.beyond = self.beyond + _share_beyond(wanted, *BOUNDS[self.last])
 
     def add_value(self, value: torch.Tensor) -> None:
         """Count a loss that is below zero, or no finite number."""

@@ -20,7 +20,15 @@ from torch.nn import functional
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.losses.loss_calls import EXPANDS, LossCalls, Token, is_broadcast
+from trainguard.observe.loop.watch.losses.bounded_parts import beside_constant
+from trainguard.observe.loop.watch.losses.loss_calls import (
+    BOUNDS,
+    DISTANCES,
+    EXPANDS,
+    LossCalls,
+    Token,
+    is_broadcast,
+)
 from trainguard.observe.loop.watch.losses.written_losses import keep_outputs, read_loss
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
@@ -305,7 +313,7 @@ class LossFunctions(Watcher):
             name = (
                 autograd_graph.activation if tally.is_given_logarithms else autograd_graph.producer
             )
-            tally.producer = tally.producer or name(scores)
+            tally.producer = tally.producer or _name_bounded(tally, scores) or name(scores)
             if tally.calls == 1:
                 tally.viewed = autograd_graph.shape_before_view(scores)
         if value.numel() and value.is_floating_point():
@@ -319,6 +327,13 @@ class LossFunctions(Watcher):
         surveyed = windows[-1].is_surveyed if windows else True
         if tally.wants(self.recorder.steps, surveyed) and not _capturing(scores):
             tally.check(scores, target)
+
+
+def _name_bounded(tally: LossCalls, scores: torch.Tensor) -> str:
+    """Name a function with bounds that a constant was added to, before a distance; or nothing."""
+    part = beside_constant(scores) if tally.function in DISTANCES else None
+    name = "" if part is None else autograd_graph.name_of(part[0])
+    return f"constant {'-+'[part[1] > 0]} {name}" if part is not None and name in BOUNDS else ""
 
 
 def _mean_by_hand(loss: torch.Tensor) -> tuple[Token, float] | None:
