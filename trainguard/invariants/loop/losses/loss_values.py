@@ -52,13 +52,13 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: the smallest and the largest target of the calls looked at: 0 to 1 for binary
         cross-entropy and soft margins of several labels, above 0 for kl_div, and -1 or 1 for losses
         of pairs and signs, which take a 0 for neither. Targets of distances (mse_loss and its like)
-        that the last function of the model cannot return: negative ones under a ReLU, those beyond
-        one under a sigmoid or tanh, also where it is added to a constant. A note for less than 20 %
-        of them. The blank of ctc_loss. Soft targets of cross_entropy that are zeros and ones, most
-        rows with several ones; a note for more than 256 classes, as of items of which several are
-        chosen. Samples of ctc_loss with more labels than steps in time, one in a hundred or more.
-        Smoothed labels, of three classes or more, whose rows all add up to more than 1.02, also by
-        hand; a note below 0.98.
+        that the last function of the model cannot return: negative ones under a ReLU, also where it
+        is added to a constant or taken off it, those beyond one under a sigmoid or tanh. A note for
+        less than 20 % of them. The blank of ctc_loss. Soft targets of cross_entropy that are zeros
+        and ones, most rows with several ones; a note for more than 256 classes, as of items of
+        which several are chosen. Samples of ctc_loss with more labels than steps in time, one in a
+        hundred or more. Smoothed labels, of three classes or more, whose rows all add up to more
+        than 1.02, also by hand; a note below 0.98.
     Allows: 1e-3 (limit) beyond the range; 5 % of the targets that cannot be returned; blanks at the
         end of padded rows; soft targets that are tables of pairs.
     Misses: targets inside the range that mean something else; losses written by hand.

@@ -38,7 +38,6 @@ def term(make: Make, *, shape: tuple[int, ...] = (8, 4)) -> Term:
         (lambda x, f: f(x).relu() + x, "constant + ReluBackward0"),
         (lambda x, f: x - f(x).relu(), "constant - ReluBackward0"),
         (lambda x, f: f(x).relu() - x, "constant + ReluBackward0"),
-        (lambda x, f: x - f(x).tanh(), "constant - TanhBackward0"),
         (lambda x, f: (x[:, None] - f(x).relu()[:, None]).squeeze(1), "constant - ReluBackward0"),
     ],
 )
@@ -56,8 +55,9 @@ def test_what_a_constant_stands_beside_is_named(make: Make, producer: str) -> No
         lambda x, f: f(x) - f(x).relu(),
         lambda x, f: torch.sub(x, f(x).relu(), alpha=2),
         lambda x, f: x * f(x).relu(),
+        lambda x, f: x - f(x).tanh(),
     ],
-    ids=["without bounds", "both learn", "twice", "a product"],
+    ids=["without bounds", "both learn", "twice", "a product", "a step of a size"],
 )
 def test_what_has_no_bounds_is_not(make: Make) -> None:
     """What is beside it may learn, or the sum may be another."""

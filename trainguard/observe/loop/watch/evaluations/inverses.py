@@ -104,7 +104,8 @@ class Inverses(Watcher):
 
 def _varies(tensor: torch.Tensor) -> bool:
     """Say whether a tensor has numbers of several values, and not too many."""
-    able = tensor.is_cpu and tensor.layout == torch.strided and not tensor.is_nested
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    able = plain and tensor.is_cpu and not tensor.is_nested
     fits = able and tensor.is_floating_point() and _LEAST <= tensor.numel() <= _LARGEST
     return fits and len(torch.unique(tensor)) >= _LEAST
 

@@ -163,7 +163,13 @@ class RestoredStates(Watcher):
 
 def _measure(scores: Any, target: torch.Tensor) -> _Errors | None:
     """Return two sums of errors of a batch, and of how many samples; None where none are known."""
-    able = type(scores) is torch.Tensor and scores.is_cpu and target.is_cpu
+    able = all(
+        type(each) is torch.Tensor
+        and each.is_cpu
+        and each.layout == torch.strided
+        and not each.is_nested
+        for each in (scores, target)
+    )
     if not able or not 0 < scores.numel() <= _SCORES or not scores.is_floating_point():
         return None
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a model returns as a constant and something with bounds, such as a ReLU."""
+"""What a model returns as a constant and something with a bound, a ReLU."""
 
 import torch
 

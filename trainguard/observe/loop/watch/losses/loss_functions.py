@@ -22,7 +22,6 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.bounded_parts import beside_constant
 from trainguard.observe.loop.watch.losses.loss_calls import (
-    BOUNDS,
     DISTANCES,
     EXPANDS,
     LossCalls,
@@ -62,6 +61,7 @@ FUNCTIONS = (
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 )
+_RELU = "ReluBackward0"
 _TARGETS = ("target", "targets", "positive")
 _MEANS = ("mean", "batchmean")
 _MOST_PLACES = 256
@@ -330,10 +330,11 @@ class LossFunctions(Watcher):
 
 
 def _name_bounded(tally: LossCalls, scores: torch.Tensor) -> str:
-    """Name a function with bounds that a constant was added to, before a distance; or nothing."""
+    """Name a ReLU that a constant was added to, before a distance; else nothing."""
+    # A sigmoid or a tanh beside a constant is a step of a size that may be meant.
     part = beside_constant(scores) if tally.function in DISTANCES else None
     name = "" if part is None else autograd_graph.name_of(part[0])
-    return f"constant {'-+'[part[1] > 0]} {name}" if part is not None and name in BOUNDS else ""
+    return f"constant {'-+'[part[1] > 0]} {name}" if part is not None and name == _RELU else ""
 
 
 def _mean_by_hand(loss: torch.Tensor) -> tuple[Token, float] | None:

@@ -87,6 +87,8 @@ class _PlacedLabels:
         else:  # of another pass
             self.same += labels == self.places.get(place)
             self.others += labels != self.places.get(place)
+            if self.others:
+                self.places.clear()
 
     def find_run(self) -> tuple[int, int] | None:
         """Return the rows and batches of the stretches that rise, where a pass has no others."""

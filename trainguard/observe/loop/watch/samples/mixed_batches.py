@@ -26,6 +26,7 @@ _LARGEST = 2**20  # elements of a batch
 _EXACT = 1e-3  # of the spread of a sample: what is left of it where its parts are found
 _APART = 0.1  # between the two weights: of halves it is not known which is which
 _NEAR = 0.05  # between weights: a box that is cut at the border is a little smaller
+_SEARCHES = 8  # among all data, which takes some milliseconds for each sample of a batch
 _SETS = 4  # of data, in which the samples of a batch are looked for
 _LABELS = "trainguard: labels of a loss"
 _MOST_ALIKE = 0.9  # of labels by another order: of few classes many are the same by chance
@@ -50,7 +51,7 @@ class MixedBatches(Watcher):
         super().__init__(recorder)
         self._inputs: list[Table] = []  # of the latest pass that learns
         self._calls = 0  # since the latest pass backward
-        self._looks = self._known = 0
+        self._looks = self._known = self._searches = 0
         self._wrong: dict[str, int] = {}
         self._source = ""
 
@@ -96,7 +97,10 @@ class MixedBatches(Watcher):
             return
         labels = [np.array(array_of(target)) for target in targets]
         held = [held for _, _, held in named_tensors() if _is_batch(held)]
-        found = _find_parts(inputs, held) or _find_in_all(inputs, held, weights[0])
+        found = _find_parts(inputs, held)
+        if found is None and self._searches < _SEARCHES:
+            self._searches += 1
+            found = _find_in_all(inputs, held, weights[0])
         if found is not None and all(len(own) == len(each) for own in inputs for each in labels):
             self._judge(found, labels, weights)
 
