@@ -53,11 +53,19 @@ def test_what_a_constant_stands_beside_is_named(make: Make, producer: str) -> No
     [
         lambda x, f: x - f(x),
         lambda x, f: f(x) - f(x).relu(),
+        lambda x, f: f(x).relu() - f(x),
         lambda x, f: torch.sub(x, f(x).relu(), alpha=2),
         lambda x, f: x * f(x).relu(),
         lambda x, f: x - f(x).tanh(),
     ],
-    ids=["without bounds", "both learn", "twice", "a product", "a step of a size"],
+    ids=[
+        "without bounds",
+        "both learn",
+        "the first of both",
+        "twice",
+        "a product",
+        "a step of a size",
+    ],
 )
 def test_what_has_no_bounds_is_not(make: Make) -> None:
     """What is beside it may learn, or the sum may be another."""
