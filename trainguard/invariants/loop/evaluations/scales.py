@@ -63,7 +63,8 @@ def inverses_undo_their_transforms(trace: Trace[Event]) -> Iterator[Finding]:
         of a batch, in a forked child, whichever is the first. Broken is where none of these ways
         comes back to what it began with, within 0.1 of its deviation, in the median.
     Allows: rounding, as to 8 bits; what is cut off at a border; what takes its scale from what it
-        is given, as that of one picture; functions that refuse the numbers of a batch.
+        is given, as that of one picture; functions that refuse the numbers of a batch, or whose
+        results are learned.
     Misses: pairs by other names, methods of modules, functions with several arguments; runs whose
         children cannot be closed off; a wrong scale that both functions share.
     Why: errors in the units of the targets are of nothing where predictions are brought back by

@@ -39,7 +39,6 @@ _UNDOES = {
     "standardise": {"destandardise", "unstandardise", "inverse", "inverse_transform"},
     "norm": {"denorm", "unnorm"},
     "scale": {"unscale", "descale"},
-    "encode": {"decode"},
     "__call__": {"inverse", "inverse_transform", "inv", "invert", "undo"},
 }
 
@@ -117,9 +116,10 @@ def _find_pairs() -> Iterator[tuple[str, _Pair]]:
         yield from _match("", functions)
         for value in parts.values():
             kind = type(value)
-            if not isinstance(value, nn.Module) and _is_own(kind):
-                methods = {n: getattr(value, n) for n in dir(kind) if _is_method(kind, n)}
-                yield from _match(f"{kind.__name__}.", methods)
+            with suppress(Exception):  # whatever somebody's class does when it is looked at
+                if not isinstance(value, nn.Module) and _is_own(kind):
+                    methods = {n: getattr(value, n) for n in dir(kind) if _is_method(kind, n)}
+                    yield from _match(f"{kind.__name__}.", methods)
 
 
 def _match(owner: str, functions: dict[Any, Any]) -> Iterator[tuple[str, _Pair]]:
@@ -174,10 +174,11 @@ def _try_pairs(pairs: dict[str, _Pair], numbers: list[torch.Tensor], way_out: Ex
     """Report how far each pair is from undoing each other, with what it is closest with."""
     warnings.simplefilter("ignore")  # of a child, whose numbers may be out of a function's reach
     report = {}
-    for label, (make, undo) in pairs.items():
-        offs = [off for tensor in numbers if (off := _measure(make, undo, tensor)) is not None]
-        if offs:
-            report[label] = min(offs)
+    with torch.enable_grad():  # so that it is seen of a result whether it was learned
+        for label, (make, undo) in pairs.items():
+            offs = [off for tensor in numbers if (off := _measure(make, undo, tensor)) is not None]
+            if offs:
+                report[label] = min(offs)
     way_out.report(**report)
 
 
@@ -218,7 +219,10 @@ def _is_by_row(function: Callable[[Any], Any], rows: Any) -> bool:
 
 def _distance(before: Any, after: Any) -> float | None:
     """Return the median distance of two arrays against the deviation of the first."""
-    one, other = (torch.as_tensor(each).detach().double() for each in (before, after))
+    tensors = [torch.as_tensor(each) for each in (before, after)]
+    if any(tensor.requires_grad for tensor in tensors):
+        return None  # what is learned need not be exact
+    one, other = (tensor.detach().double() for tensor in tensors)
     if one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
         return None
     spread = float(one.std())
