@@ -119,6 +119,35 @@ def test_the_begin_is_no_choice() -> None:
     assert end(at_first=True, choose=lambda _: False) == ([], False)
 
 
+def test_the_last_state_of_a_first_model_is_no_choice() -> None:
+    """Though it is its worst, and looked at again when another model has been trained."""
+    torch.manual_seed(0)
+    rows, held = torch.randn(96, 6), torch.randn(96, 6)
+    first, second = nn.Linear(6, 1), nn.Linear(6, 1)
+
+    def fit(model: nn.Module, rate: float) -> None:
+        """Train a model, and evaluate it six times."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = lose("numbers", model(rows), targets_of("numbers", rows))
+            (loss if model is second else -loss).backward()
+            optimizer.step()
+            evaluate(model)
+
+    def evaluate(model: nn.Module) -> None:
+        """Evaluate a model on what is held out."""
+        with torch.no_grad():
+            lose("numbers", model(held), targets_of("numbers", held))
+
+    with Recorder("x") as recorder:
+        fit(first, 0.1)
+        fit(second, 0.1)
+        evaluate(first)
+    assert "faults" not in recorder.trace.conditions
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "worst state"]
+
+
 @pytest.mark.parametrize(
     ("passes", "times", "worse"),
     [
@@ -173,6 +202,8 @@ def test_what_one_model_was_says_nothing_of_another() -> None:
         (torch.tensor([[0.0, 40.0]]), torch.tensor([-1]), None),
         (torch.tensor([[0.0, 40.0]]), torch.tensor([0.5]), None),
         (torch.ones(2, 3), torch.ones(3, 2), None),
+        (torch.ones(()), torch.ones(()), None),
+        (torch.ones(2), torch.ones(2) * 1j, None),
         (torch.ones(2), torch.ones(2).to("meta"), None),
         ([1.0], torch.ones(1), None),
     ],

@@ -145,7 +145,9 @@ class RestoredStates(Watcher):
         """Yield a state that is the worst of those that were evaluated on the same samples."""
         sizes = [count for *_, count in own.passes]
         others = [other for other in every if [count for *_, count in other.passes] == sizes]
-        if not sizes or len(others) < _FEWEST - 1:
+        # The last state of a model may be its worst, where another one is trained after it.
+        gone_back = any(other.step > own.step for other in others)
+        if not sizes or len(others) < _FEWEST - 1 or not gone_back:
             return
         self.looked.add("worst state")
         best = min(others, key=lambda other: other.passes[0][0])
@@ -167,7 +169,8 @@ def _measure(scores: Any, target: torch.Tensor) -> _Errors | None:
         type(each) is torch.Tensor
         and each.is_cpu
         and each.layout == torch.strided
-        and not each.is_nested
+        and not (each.is_nested or each.is_complex())
+        and each.dim()
         for each in (scores, target)
     )
     if not able or not 0 < scores.numel() <= _SCORES or not scores.is_floating_point():
