@@ -222,7 +222,8 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: the global norm in the steps that backward ran for; optimizers that make 5 steps or
         more and hold frozen parameters only; those beside others that make 20 or more and whose
         parameters, all of modules that are called where something is learned, never get a
-        gradient; those that are alone while all gradients go to what they do not hold; models
+        gradient; those whose gradients are cleared before each of their steps; those that are
+        alone while all gradients go to what they do not hold; models
         whose first weights, half of all or more, had a gradient once and get zeros in the last 20
         steps while the rest learns on.
     Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as

@@ -20,9 +20,7 @@ _FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
 _RARE = 10  # steps that common averages let pass between two updates
 _COPIED = 2e-5  # a decay below it is that of a plain copy, as before an average begins
 _HARDLY = 0.5  # a decay below it keeps less than half
-_LITTLE = (
-    0.25  # a decay that falls to it: what is exchanged in a warmup of 10 gets there at step 28
-)
+_LITTLE = 0.25  # a decay that has fallen to it, as one exchanged in a usual warmup does by step 26
 _EXCHANGED = 0.1  # one below it is none that anybody means: common ones are 0.9 and above
 _EXPLAINED = 0.1  # the part of a move that rounding and a late update may leave unexplained
 _FOREIGN = 0.5  # a move of which that much is unexplained was made by something else

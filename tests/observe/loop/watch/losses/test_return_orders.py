@@ -18,6 +18,13 @@ def returns_of(rewards: np.ndarray, discount: float = 0.9) -> np.ndarray:
     return np.array(made)
 
 
+def orders_in(recorder: Recorder) -> list[tuple[float, float]]:
+    """Return what is told of the order of returns: how many are in reverse, of how many."""
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
+    return [(probe.measured, probe.reference) for probe in probes]
+
+
 def found(weigh, *, equal: bool = False, steps: int = 20) -> list[tuple[float, float]]:
     """Learn from episodes weighed by what is made of rewards; return what is told."""
     draw = np.random.default_rng(0)
@@ -32,9 +39,7 @@ def found(weigh, *, equal: bool = False, steps: int = 20) -> list[tuple[float, f
             chosen = net(torch.randn(steps, 3)).log_softmax(1)[:, 0]
             (-chosen * weights).mean().backward()
             optimizer.step()
-    assert "faults" not in recorder.trace.conditions
-    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
-    return [(probe.measured, probe.reference) for probe in probes]
+    return orders_in(recorder)
 
 
 def normalise(row: np.ndarray) -> np.ndarray:
@@ -190,9 +195,7 @@ def side_by_side(weigh, *, turned: bool = False) -> list[tuple[float, float]]:
             (-chosen * weights).mean().backward()
             optimizer.step()
             del rewards
-    assert "faults" not in recorder.trace.conditions
-    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
-    return [(probe.measured, probe.reference) for probe in probes]
+    return orders_in(recorder)
 
 
 def apart_from_others(returns: np.ndarray) -> np.ndarray:
@@ -264,6 +267,4 @@ def beside_values(
             (-chosen * weights).mean().backward()
             optimizer.step()
             assert len(values) == len(rewards)
-    assert "faults" not in recorder.trace.conditions
-    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
-    return [(probe.measured, probe.reference) for probe in probes]
+    return orders_in(recorder)

@@ -129,6 +129,28 @@ def test_a_warmup_is_left_too_early(
     assert cut_warmups(make, 2) == []
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR of torch 2.4
+@pytest.mark.parametrize(
+    ("follow", "cut"),
+    [
+        (lambda own: lr_scheduler.ConstantLR(own, 0.1, total_iters=9), 0),
+        (lambda own: lr_scheduler.LinearLR(own, 0.2, total_iters=9), 0),
+        (lambda own: lr_scheduler.LambdaLR(own, lambda _: 0.1), 0),
+        (lambda own: lr_scheduler.ExponentialLR(own, 0.9), 1),
+    ],
+    ids=["constant", "another climb", "a function", "a decay"],
+)
+def test_what_goes_on_from_there_is_no_leap(follow: Callable, cut: int) -> None:
+    """A ramp of two parts, and a function that may begin anywhere."""
+
+    def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+        """Return a climb that is left at a fifth, and what follows."""
+        climb = lr_scheduler.LinearLR(optimizer, 0.01, 1.0, total_iters=10)
+        return lr_scheduler.SequentialLR(optimizer, [climb, follow(optimizer)], [2])
+
+    assert len(cut_warmups(make, 6)) == cut
+
+
 def cut_warmups(
     make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler], steps: int
 ) -> list[Probe]:

@@ -42,6 +42,7 @@ _UNDOES = {
     "__call__": {"inverse", "inverse_transform", "inv", "invert", "undo"},
 }
 
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _Pair = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
@@ -159,9 +160,6 @@ def _takes_one(function: Any) -> bool:
         needed = [p for p in every if p.default is p.empty and p.kind not in _SEVERAL]
         return len(needed) == 1 and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY
     return False
-
-
-_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _place(function: Any) -> str:

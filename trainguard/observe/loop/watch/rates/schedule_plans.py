@@ -4,6 +4,7 @@ import linecache
 import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -63,16 +64,22 @@ def find_cut_warmup(scheduler: Any) -> tuple[int, int, int] | None:
     """
     Return the advance at which a sequence leaves its warmup, those that it had, and those it needs.
 
-    None where it is no sequence, or leaves none below half of its way and of its highest factor.
+    None where it is no sequence, or leaves none below half of its height, or of where it goes on.
     """
     parts, milestones = getattr(scheduler, "_schedulers", ()), getattr(scheduler, "_milestones", ())
     if not isinstance(scheduler, lr_scheduler.SequentialLR):
         return None
-    for part, begin, end in zip(parts, (0, *milestones), milestones, strict=False):
-        if isinstance(part, lr_scheduler.LinearLR) and end > begin:
+    for (part, after), begin, end in zip(
+        pairwise(parts), (0, *milestones), milestones, strict=False
+    ):
+        known = isinstance(part, lr_scheduler.LinearLR) and not isinstance(
+            after, lr_scheduler.LambdaLR
+        )
+        if known and end > begin:
             low, high, needs = part.start_factor, part.end_factor, part.total_iters
             share = (end - begin) / needs if needs > 0 else 1.0
-            if low + (high - low) * share < _CUT * high:
+            next_factor = getattr(after, "start_factor", getattr(after, "factor", 1.0))
+            if low + (high - low) * share < _CUT * min(high, next_factor):
                 return end, end - begin, needs
     return None
 
