@@ -24,7 +24,7 @@ class WhatIf(Event):
     numbers: all of them, where the answer is a row (the losses of one batch, again and again).
     smallest: the smallest edit that shows it, in words, and what changes.
     enters: the first module or function in whose result an influence is seen, and the line; the
-        variable of a term that is never read.
+        variable of a term that is never read; what makes losses rise, "sign" or "rate".
     step: optimizer steps that had been made; label: what was edited; source: the line of the call.
     reason: why a question was void or given up; seconds: of processor time that it took.
     """

@@ -10,6 +10,7 @@ from math import nan
 
 from trainguard.events.base import Event
 from trainguard.events.fit import FITS
+from trainguard.events.origin import Origin
 from trainguard.events.parameter import Parameter as Parameter  # noqa: PLC0414 one of them
 from trainguard.events.probe import Probe
 
@@ -207,6 +208,7 @@ class Term(Event):
         has, and how many different numbers of steps in time inputs have. short: the share of its
         samples with fewer steps in time than labels.
     logarithm: whether the input is taken for the logarithm of a rate.
+    activation: the line of the model that has what made the input, where only one does.
     """
 
     function: str
@@ -235,6 +237,7 @@ class Term(Event):
     frames: int = 0
     short: float = 0.0
     logarithm: bool = False
+    activation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,5 +331,5 @@ class Scheduler(Event):
 LOOP_EVENTS = (
     *(Step, Evaluation, Logged, Parameter, Read, Term, Scheduler, Average, Probe),
     *FITS,
-    RunGrowth,
+    *(RunGrowth, Origin),
 )

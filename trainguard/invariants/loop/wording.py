@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite, nan, sqrt
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 from trainguard.core.measure import Measure, Place, at_step, number, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
+from trainguard.events.origin import Origin
 from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)
@@ -65,6 +67,23 @@ def gradient_sizes(step: Step) -> dict[str, float]:
 def line_of_steps(trace: Trace[Any]) -> str:
     """Return the line that makes the steps, or nothing where it is not known."""
     return next((step.source for step in events(trace, Step) if step.source), "")
+
+
+def line_of_origin(trace: Trace[Any], name: str) -> str:
+    """Return the line that made what has a name, or the module of a parameter; or nothing."""
+    lines = {origin.name: origin.source for origin in events(trace, Origin)}
+    return lines.get(name) or lines.get(name.rpartition(".")[0], "")
+
+
+def line_of_optimizer(trace: Trace[Any]) -> str:
+    """Return the line that made the optimizer that steps most, or else that of its steps."""
+    course = main_course(trace)
+    return (line_of_origin(trace, course.optimizer) if course else "") or line_of_steps(trace)
+
+
+def in_line(source: str) -> str:
+    """Return where something is as an addition in brackets, " (train.py:21)", or nothing."""
+    return f" ({Path(source).name})" if source else ""
 
 
 def main_course(trace: Trace[Any]) -> Course | None:

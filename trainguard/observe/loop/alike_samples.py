@@ -97,7 +97,8 @@ def _spread(rows: torch.Tensor) -> Number:
     if rows.is_cpu and rows.dtype in _NUMPY:  # which is faster with few
         first = array_of(rows)[:_ROWS]
         values = first.reshape(len(first), -1)[:, :_COLUMNS].astype(np.float32, copy=False)
-        return float(np.abs(values - values[:1]).max()) if values.size else 0.0
+        with np.errstate(invalid="ignore"):  # of a model that is lost, infinite numbers
+            return float(np.abs(values - values[:1]).max()) if values.size else 0.0
     few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS].float()
     spread = (few - few[:1]).abs().max() if few.numel() else few.sum()
     return spread.tolist() if spread.is_cpu else spread

@@ -92,6 +92,7 @@ from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
 from trainguard.observe.loop.watch.models.log_determinants import LogDeterminants
+from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.models.padding_places import PaddingPlaces
 from trainguard.observe.loop.watch.models.padding_probe import LatePaddingProbe, PaddingProbe
@@ -282,6 +283,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LeftBehind,
     ZeroFactors,
     DrawnLines,
+    MadeLines,
     EqualUnits,
     ZeroMasks,
     ZeroTerms,

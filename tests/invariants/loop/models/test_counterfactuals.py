@@ -74,6 +74,10 @@ def test_steps_that_harm(judged) -> None:
     (finding,) = judged("steps_lower_the_loss", asked("the same batch again", 8.0, 8.0, 8.0, **row))
     assert finding.summary == "each step of `train` makes the loss of its own batch higher"
     assert finding.measured == "higher after 24 of 24 steps with one batch (1 -> 2)"
+    assert finding.why.startswith("perhaps the sign")
+    run = asked("the same batch again", 8.0, 8.0, 8.0, enters="rate", **row)
+    (finding,) = judged("steps_lower_the_loss", run)
+    assert finding.why == "at a hundredth of the rate it goes down: the rate is far too high"
     for healthy in ((8.0, 8.0), (8.0, 8.0, 8.0, 7.0), (0.0,)):
         run = asked("the same batch again", *healthy, **row)
         assert judged("steps_lower_the_loss", run) == []

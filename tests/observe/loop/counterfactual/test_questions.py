@@ -157,6 +157,23 @@ def negate(parameters) -> None:
         parameter.grad.neg_()
 
 
+def test_steps_that_are_too_long() -> None:
+    """At a hundredth of the rate the same steps help."""
+    torch.manual_seed(0)
+    points = torch.randn(128, 6)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
+    with Recorder("x") as recorder:
+        for inputs, targets in DataLoader(TensorDataset(points, points[:, :1]), 16):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+    asked = [event for event in recorder.trace if isinstance(event, WhatIf)]
+    found = [event for event in asked if event.question == "the same batch again"]
+    assert found
+    assert {(event.measured, event.enters) for event in found} == {(8.0, "rate")}
+
+
 def test_steps_that_help() -> None:
     """One answer with a lower loss is enough, whatever dropout draws."""
     (event,) = repeat()
@@ -168,6 +185,7 @@ def test_steps_that_harm() -> None:
     """Asked three times, early and later, where there is time for it."""
     events = repeat(negate)
     assert [event.step for event in events] == [1, 2, 5]
+    assert {event.enters for event in events} == {"sign"}
     assert {(event.measured, event.reference) for event in events} == {(8.0, 8.0)}
 
 

@@ -14,6 +14,7 @@ from trainguard.events.loop import Parameter, Read, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
+from trainguard.invariants.loop.losses.causes import tell_of_growth, tell_of_rate, tell_of_start
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import (
     Course,
@@ -22,6 +23,7 @@ from trainguard.invariants.loop.wording import (
     events,
     first,
     last_word,
+    line_of_origin,
     line_of_steps,
     middle,
     most_of,
@@ -102,6 +104,7 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
 def _explain(trace: Trace[Event], step: Step) -> str:
     """Say which value was not finite first, and what may have made it so."""
     told = [f"the first value that is not finite: {step.culprit}"] if step.culprit else []
+    told += [growth] if (growth := tell_of_growth(trace, step)) else []
     return _explain_places(trace, *told)
 
 
@@ -330,6 +333,7 @@ def _make_unreached_finding(trace: Trace[Event], course: Course) -> Finding:
         integer(1) + " or more",
         why=_ANOTHER_MODEL if course.alone else _NO_GRAPH,
         event=course.steps[0],
+        source=line_of_origin(trace, course.optimizer) or course.steps[0].source,
     )
 
 
@@ -348,6 +352,7 @@ def _make_frozen_finding(trace: Trace[Event], course: Course) -> Finding:
         why="perhaps the loop that freezes the model also freezes what is to be trained",
         rank=Rank.NOTE if beside else Rank.BROKEN,
         event=step,
+        source=line_of_origin(trace, course.optimizer) or step.source,
     )
 
 
@@ -375,9 +380,13 @@ def _make_dead_finding(trace: Trace[Event], dead: list[Parameter], alive: Parame
         + integer(0)
         + f" in each of the last {min(p.dead for p in dead)} steps that were watched",
         "above " + integer(0) + f" within {_DEAD} steps",
-        why="what the model says no longer depends on its input: perhaps all units of a layer died"
-        " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them;"
-        " or something without a gradient, such as round, stands before what still learns",
+        why="what the model says no longer depends on its input: "
+        + (
+            "; ".join(filter(None, (tell_of_start(trace), tell_of_rate(trace))))
+            or "perhaps all units of a layer died in a step that was too large; a lower rate,"
+            " warm-up or a leaky activation keeps them; or something without a gradient, such as"
+            " round, stands before what still learns"
+        ),
         event=dead[0],
         source=dead[0].source or line_of_steps(trace),
     )

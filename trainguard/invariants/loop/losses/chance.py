@@ -16,7 +16,9 @@ from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
 from trainguard.invariants.loop.losses.causes import (
     find_causes,
     tell_of_inputs,
+    tell_of_rate,
     tell_of_signal,
+    tell_of_start,
 )
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
@@ -125,7 +127,9 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Ra
 def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFit) -> str:
     """Say what may be wrong, and what that is known from."""
     if worse:
-        return "; ".join(filter(None, (tell_of_inputs(fit), tell_of_signal(trace)))) or (
+        start = tell_of_inputs(trace, fit) or tell_of_start(trace)
+        told = (start, tell_of_rate(trace), tell_of_signal(trace))
+        return "; ".join(filter(None, told)) or (
             "perhaps a rate that is too high, inputs or weights that are far too large, or a"
             " sign that is turned"
         )

@@ -12,6 +12,7 @@ from trainguard.events.loop import Evaluation, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LOSSES
+from trainguard.invariants.loop.losses.causes import tell_of_growth
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -64,10 +65,17 @@ def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
         course.at(step),
         number(next((value for value in step.losses if not isfinite(value)), step.loss)),
         "finite",
-        why=f"the first value that is not finite: {step.culprit}"
-        if step.culprit
-        else "perhaps a rate that is too high, or a log, root or division of something near 0",
+        why=_explain(trace, step),
         event=step,
+    )
+
+
+def _explain(trace: Trace[Event], step: Step) -> str:
+    """Say what the loss has grown from, and which value was not finite first."""
+    told = [f"the first value that is not finite: {step.culprit}"] if step.culprit else []
+    told += [growth] if (growth := tell_of_growth(trace, step)) else []
+    return "; ".join(told) or (
+        "perhaps a rate that is too high, or a log, root or division of something near 0"
     )
 
 

@@ -251,6 +251,7 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: runs of 8 steps that a forked child made with one batch at one random state, early and
         later in the training, where the loss is one of torch's and one optimizer makes the steps.
+        Whether the loss goes down at a hundredth of the rate tells a rate from a sign.
     Allows: a single step of them after which the loss is lower.
     Misses: batches that no loader of torch serves; steps with several backward passes.
     Why: where the sign of the gradients is wrong, or the rate far too high, each step makes it
@@ -269,9 +270,17 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
             + portion(sum(a.measured for a in worse), sum(a.reference for a in worse), "steps")
             + f" with one batch ({ends})",
             "lower after one of them at least",
-            why="perhaps the sign of the update is wrong, or the rate far too high",
+            why=_FAULTS.get(
+                first.enters, "perhaps the sign of the update is wrong, or the rate far too high"
+            ),
             event=first,
         )
+
+
+_FAULTS = {
+    "sign": "at a hundredth of the rate it goes up too: the sign of the update is wrong",
+    "rate": "at a hundredth of the rate it goes down: the rate is far too high",
+}
 
 
 def _are_answered(trace: Trace[Event]) -> str:

@@ -11,7 +11,14 @@ from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PARAMETERS, either, has_probe
-from trainguard.invariants.loop.wording import and_more, courses, events, line_of_steps, percent
+from trainguard.invariants.loop.wording import (
+    and_more,
+    courses,
+    events,
+    line_of_optimizer,
+    line_of_origin,
+    percent,
+)
 
 _STEPS = 8  # of a training: before that a stage of warming up may go on
 _TIMES = 2  # that it happens; once may be a stage of the training
@@ -130,7 +137,8 @@ def _make_finding(
         why=why,
         rank=rank,
         event=left_out[0],
-        source=line_of_steps(trace),
+        source=(line_of_origin(trace, left_out[0].name) if left_out[0].hidden else "")
+        or line_of_optimizer(trace),
     )
 
 
@@ -159,7 +167,7 @@ def _tell_replaced(
         integer(0, "%"),
         why=why,
         event=left_out[0],
-        source=line_of_steps(trace),
+        source=line_of_optimizer(trace),
     )
 
 

@@ -10,7 +10,7 @@ from trainguard.events.loop import Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
-from trainguard.invariants.loop.wording import and_more, events, percent
+from trainguard.invariants.loop.wording import and_more, events, line_of_origin, percent
 
 _BRIEF = 0.9  # a momentum of batch norm: from here on nine tenths are those of the last batch
 _REPLACED = 0.05  # of a parameter; a projection after the last step before saving moves it less
@@ -244,6 +244,8 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 if probe.measured
                 else "the average follows the parameters: copy the buffers of its model too",
                 event=probe,
+                source=(line_of_origin(trace, probe.label) if probe.measured else "")
+                or probe.source,
             )
         if probe.probe == "kept statistics":
             yield Finding(

@@ -12,7 +12,7 @@ from trainguard.events.loop import Logged
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import HELD_OUT, either, has_probe
-from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.loop.wording import events, in_line, line_of_origin, percent
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
@@ -182,7 +182,9 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
                 "labels of each batch, in order",
                 f"{probe.label}, which only rise, in each of " + integer(probe.measured, "epochs"),
                 "an order that mixes the classes",
-                why="perhaps shuffle=True is missing, and the data are stored class by class",
+                why="perhaps shuffle=True is missing"
+                + in_line(line_of_origin(trace, "loader"))
+                + ", and the data are stored class by class",
                 event=probe,
             )
 

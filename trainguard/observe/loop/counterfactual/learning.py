@@ -55,22 +55,15 @@ class BatchLearned(BatchAgain):
     settled_by = ()
     needs_follow_ups = True
 
-    def __init__(self, rate: float = 1.0) -> None:
-        self.rate = rate  # times the run's own
-
     def fits(self, call: ModuleCall) -> str:
         """Ask where the run's own steps can be made with one batch."""
         return f"one batch, {_STEPS} steps" if super().fits(call) else ""
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
-        """Serve one batch, and multiply rates."""
+        """Serve one batch, and step along signs where no rate is large enough."""
         super().edit(call, way_out)
         if math.isinf(self.rate):
             register_optimizer_step_pre_hook(_step_along_signs)
-        if self.rate != 1.0:
-            register_optimizer_step_pre_hook(
-                _Multiplied(0.0 if math.isinf(self.rate) else self.rate)
-            )
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that follows the loss, and knows that of a constant."""
@@ -165,21 +158,6 @@ class _LearningWitness(LossesWitness):
         held = [p for window in self.recorder.windows for p in window.parameters if p.dim() > 1]
         if sum(p.numel() for p in held) < _ROOM * target.numel():
             self.way_out.void("the model is too small to learn a batch by heart")
-
-
-class _Multiplied:
-    """Multiplies the rates that a step is made with, whatever a scheduler has written there."""
-
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
-        self._own: dict[int, Any] = {}
-
-    def __call__(self, optimizer: Optimizer, *_: Any) -> None:
-        """Multiply the rates, but for those that were multiplied in the step before."""
-        for group in optimizer.param_groups:
-            if self._own.get(id(group)) != group["lr"]:
-                group["lr"] = group["lr"] * self._factor
-                self._own[id(group)] = group["lr"]
 
 
 def _step_along_signs(optimizer: Optimizer, *_: Any) -> None:

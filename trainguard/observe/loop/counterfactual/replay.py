@@ -6,7 +6,7 @@ import math
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import pairwise
 from types import GeneratorType
@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import dataloader
 
 from trainguard.observe.loader.reachable_state import generators, put_back, state_of
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 _PAIRS = 8  # steps after which the loss of the batch is looked at again
+_TINY = 0.01  # times the rate: none is that much too high in one place and lowers losses elsewhere
 
 
 class BatchAgain(Question):
@@ -46,14 +51,19 @@ class BatchAgain(Question):
     step, and an order by which rows are taken has the rows of this batch everywhere.
 
     measured: after how many steps the loss of the batch was higher than before; reference: of how
-    many; numbers: the losses. Void where a step has several backward passes, where the loss goes
-    up by intention, or where the batch does not come again.
+    many; numbers: the losses. Where it was after each, a hundredth of the rate is tried too, and
+    enters is what is at fault: the "sign" where the loss goes up all the same, the "rate" where it
+    goes down. Void where a step has several backward passes, where the loss goes up by intention,
+    or where the batch does not come again.
     """
 
     name = "the same batch again"
     makes = _PAIRS + 2
     settled_by: tuple[str, ...] = ("one batch learned",)
     passes = 1  # of backward in the step before
+
+    def __init__(self, rate: float = 1.0) -> None:
+        self.rate = rate  # times the run's own
 
     def prepare(self, window: Window) -> None:
         """Count the passes of the step that was just made."""
@@ -78,6 +88,9 @@ class BatchAgain(Question):
             serve_again(iterator)
         else:
             take_again(call)
+        if self.rate != 1.0:
+            factor = 0.0 if math.isinf(self.rate) else self.rate
+            register_optimizer_step_pre_hook(_Multiplied(factor))
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that follows the loss through several steps."""
@@ -102,9 +115,37 @@ class BatchAgain(Question):
         both = [_rises(flat), _rises([sum(each) for each in values])]
         return Contrast(float(min(both)), float(len(flat) - 1), tuple(flat))
 
+    def follow_ups(self, contrast: Contrast) -> "Sequence[Question]":
+        """Try a hundredth of the rate, where each step makes the loss higher."""
+        return [] if contrast.void or self.is_settled(contrast) else [BatchAgain(_TINY)]
+
+    def refine(
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
+        """Put it down to the sign or to the rate."""
+        found = self.compare(plain, edited)
+        if found.void or 0 < found.measured < found.reference:
+            return None
+        return contrast._replace(enters="sign" if found.measured else "rate")
+
     def is_settled(self, contrast: Contrast) -> bool:
         """One step that helps is enough."""
         return contrast.measured < contrast.reference
+
+
+class _Multiplied:
+    """Multiplies the rates that a step is made with, whatever a scheduler has written there."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._own: dict[int, Any] = {}
+
+    def __call__(self, optimizer: Optimizer, *_: Any) -> None:
+        """Multiply the rates, but for those that were multiplied in the step before."""
+        for group in optimizer.param_groups:
+            if self._own.get(id(group)) != group["lr"]:
+                group["lr"] = group["lr"] * self._factor
+                self._own[id(group)] = group["lr"]
 
 
 class LossesWitness(Witness):

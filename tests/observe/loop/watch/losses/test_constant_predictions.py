@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trainguard.events.fit import BaselineFit
+from trainguard.observe.loop.alike_samples import AlikeSamples
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -130,3 +131,11 @@ def test_one_output_for_all_at_times(scale: float) -> None:
 
     (found,) = fits_of(loss, torch.randn(320, 1))
     assert (found.alike, found.blank) == (19, 0)
+
+
+def test_a_model_that_is_lost() -> None:
+    """Outputs without end are compared without a warning, and are not the same."""
+    samples = AlikeSamples()
+    given, scores = torch.randn(8, 4), torch.full((8, 3), float("inf"))
+    samples.add(1, given, scores, torch.arange(8), in_units=False)
+    assert samples.describe() == {"alike": 0, "blank": 0}

@@ -1,7 +1,5 @@
 """Watches for functions at their limit, which give back zeros for every gradient they get."""
 
-import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -12,6 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
+from trainguard.observe.loop.watch.models.function_lines import find_function_line
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
@@ -59,7 +58,7 @@ class Saturation(Watcher):
     """
 
     makes = ("Probe:saturated",)
-    relies_on = ("Parameters",)
+    relies_on = ("MadeLines", "Parameters")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -99,7 +98,9 @@ class Saturation(Watcher):
                 measured=float(parameter.numel()),
                 step=self.recorder.steps,
                 label=f"{name} {functions[0]}",
-                source=self._place(parameter, functions[0]),
+                source=find_function_line(
+                    self.recorder, functions[0], self.recorder.names.holder(parameter)
+                ),
             )
 
     def finish(self) -> Iterable[Event]:
@@ -113,19 +114,6 @@ class Saturation(Watcher):
         if self._flow is not None:
             self._flow.alive[node] = not all(map(_is_zero, arrived))
             self._flow.given[node] = [not _is_zero(gradient) for gradient in given]
-
-    def _place(self, parameter: torch.Tensor, function: str) -> str:
-        """Return the line in the class of the model that has a function, if it is only one."""
-        holder = self.recorder.names.holder(parameter)
-        for root in self.recorder.names.roots():
-            for module in root.modules():
-                name = self.recorder.names.module(module)
-                own = not type(module).__module__.startswith("torch.")
-                if own and (holder == name or holder.startswith(f"{name}.")):
-                    lines = list(_lines_with(type(module), function))
-                    if len(lines) == 1:
-                        return lines[0]
-        return ""
 
 
 class _Flow:
@@ -220,15 +208,3 @@ def _is_zero(gradient: torch.Tensor | None) -> bool:
         return True
     with torch.no_grad():
         return gradient.layout == torch.strided and not bool(gradient.any())
-
-
-def _lines_with(kind: type, function: str) -> Iterator[str]:
-    """Yield the lines of a class that call a function, as `file:line`."""
-    try:
-        lines, first = inspect.getsourcelines(kind)
-        file = inspect.getsourcefile(kind)
-    except (OSError, TypeError):
-        return
-    for number, line in enumerate(lines, first):
-        if re.search(rf"\b{function}_?\(", line, re.IGNORECASE):
-            yield f"{file}:{number}"

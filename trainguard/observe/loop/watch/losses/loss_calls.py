@@ -72,7 +72,7 @@ class LossCalls:
     negative, nonfinite: calls that returned less than zero, or no finite number.
     low, high: the smallest and the largest target.
     beyond: the shares of targets that the input cannot reach, in the calls looked at, added up.
-    viewed: the shape that the input had before it was viewed in its own.
+    viewed: the shape that the input had before it was viewed in its own; activation: as a Term's.
     reach: of calls of ctc_loss, the largest share of the steps in time that any length has; frames:
         how many steps in time their inputs have; rows, short: samples, and those with fewer steps
         in time than labels.
@@ -101,6 +101,7 @@ class LossCalls:
     high: Any = -inf
     beyond: Any = 0.0
     viewed: tuple[int, ...] = ()
+    activation: str = ""
     reach: float = 0.0
     rows: int = 0
     short: int = 0
@@ -153,16 +154,12 @@ class LossCalls:
     def check(self, scores: torch.Tensor, target: Any) -> None:
         """Look at the values of one call: whether they are a distribution, or above zero."""
         self._check_target(scores, target)
-        if (
-            self.function not in CLASSES
-            or not scores.is_floating_point()
-            or not scores.numel()
-            or scores.is_sparse
-        ):
+        usable = scores.is_floating_point() and scores.numel() and not scores.is_sparse
+        if self.function not in CLASSES or not usable:
             return
         with torch.no_grad():
             rows = sampled_rows(scores.detach(), CLASSES[self.function])
-            self.checked += 1
+            self.checked += _as_count(rows.isfinite().any())  # a model that is lost says nothing
             if rows.shape[-1] > 1:
                 self.hits += _as_count(are_distributions(rows, scores.dtype))
             if self.function == "ctc_loss" and isinstance(target, torch.Tensor):
@@ -278,6 +275,7 @@ class LossCalls:
                 frames=len(self.frames),
                 short=self.short / max(1, self.rows),
                 logarithm=self.is_given_logarithms,
+                activation=self.activation,
             )
 
     def _scale(self, found: int) -> int:

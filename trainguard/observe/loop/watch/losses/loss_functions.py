@@ -30,6 +30,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import (
 )
 from trainguard.observe.loop.watch.losses.written_losses import keep_outputs, read_loss
 from trainguard.observe.loop.watch.models.forwards import Forwards
+from trainguard.observe.loop.watch.models.function_lines import ACTIVATIONS, find_last_line
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches, graphless
@@ -65,6 +66,9 @@ _RELU = "ReluBackward0"
 _TARGETS = ("target", "targets", "positive")
 _MEANS = ("mean", "batchmean")
 _MOST_PLACES = 256
+_PASSES = 2  # after the first of which a model is known that calls its loss itself
+# What takes logits or logarithms, before which an activation is a mistake.
+_UNBOUNDED = {"binary_cross_entropy_with_logits", "cross_entropy", "kl_div", "nll_loss"}
 _KEPT = 2**16  # elements of an option that is copied, such as the weights of classes
 _tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # noqa: SLF001
@@ -101,7 +105,7 @@ class LossFunctions(Watcher):
     """
 
     makes = ("weights", "Term")
-    relies_on = ("Scaling", "Losses")
+    relies_on = ("Scaling", "Losses", "MadeLines")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -316,6 +320,9 @@ class LossFunctions(Watcher):
             tally.producer = tally.producer or _name_bounded(tally, scores) or name(scores)
             if tally.calls == 1:
                 tally.viewed = autograd_graph.shape_before_view(scores)
+            if tally.calls <= _PASSES and tally.function in _UNBOUNDED and not tally.activation:
+                word = ACTIVATIONS.get(tally.producer, "")
+                tally.activation = find_last_line(self.recorder, word) if word else ""
         if value.numel() and value.is_floating_point():
             self._forwards.add_loss(value, tally.reduction)
             tally.add_value(value)

@@ -12,6 +12,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
+from trainguard.observe.loop.watch.models.function_lines import find_function_line
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
 from trainguard.observe.tools.patches import Patches
@@ -23,6 +24,11 @@ _COPIED = 0.9  # of the targets that are the token itself: then nothing is predi
 _MOST_TARGETS = 8  # of a step that are remembered
 _LEAST_TIMES = 3  # tries in which all is two places ahead: heads may be trained in turns
 _IGNORED = -100
+# What brings places together, by the names of functions and modules; the likeliest first.
+_MIXERS = (
+    *("scaled_dot_product_attention", "multihead_attention", "transformer_encoder_layer"),
+    *("transformer_encoder", "lstm", "gru", "softmax"),
+)
 _FEWEST_ROWS = 4  # that begin anew at their ends: fewer may do so by chance
 _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)
@@ -125,7 +131,10 @@ class FutureProbe(ModuleProbe):
 
     def judge(self, changes: list[float], reference: float) -> Seen | None:
         """Tell how much the outputs before the edited token change."""
-        return Seen(changes[0], reference) if changes[0] > reference else None
+        if changes[0] <= reference:
+            return None
+        lines = (find_function_line(self.recorder, name) for name in _MIXERS)
+        return Seen(changes[0], reference, source=next(filter(None, lines), ""))
 
     def label(self, module: str) -> str:
         """Return what tells the probe apart."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.heap import living
 from trainguard.observe.tools.user_line import user_frames, variables_of
@@ -25,6 +26,7 @@ class HiddenParameters(Watcher):
     """
 
     makes = ("Parameter",)
+    relies_on = ("MadeLines",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -66,7 +68,9 @@ class HiddenParameters(Watcher):
             for key, parameter in module.__dict__.get("_parameters", {}).items():
                 known = loose.pop(id(parameter), None)
                 if known is not None and module.training and id(module) in called:
-                    names.add_hidden(known, f"{self._place(module)}.{key}")
+                    place = self._place(module)
+                    names.add_hidden(known, f"{place}.{key}")
+                    self.recorder.watcher(MadeLines).add(place, module)
         for parameter in loose.values():
             names.add_hidden(parameter, names.parameter(parameter))
 

@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.ranks import ServedSamples
+from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
@@ -43,6 +44,7 @@ class _LoaderPass:
     shuffles: whether that is one that draws an order. trains: the window of the step that was
     made from its batches.
     share, epoch: what a sampler for several processes says of itself.
+    made: the line of its loader.
     followed: how often some of the samples came; empty in a process that is alone.
     """
 
@@ -58,6 +60,7 @@ class _LoaderPass:
     trains: int = 0
     share: str = ""
     epoch: int = -1
+    made: str = ""
     followed: dict[int, int] = field(default_factory=dict)
 
     def add(self, indices: list[int]) -> None:
@@ -82,7 +85,7 @@ class EpochOrders(Watcher):
     """
 
     makes = ("Probe:order", "Probe:reach", "Probe:undrawn", "ServedSamples")
-    relies_on = ("Batches",)
+    relies_on = ("Batches", "MadeLines")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -129,7 +132,7 @@ class EpochOrders(Watcher):
                 reference=float(widest.drawn),
                 step=widest.size,
                 label=widest.sampler,
-                source=widest.source,
+                source=widest.made or widest.source,
             )
         for place, passes in enumerate(own.values()):
             if passes[0].followed:
@@ -162,6 +165,7 @@ class EpochOrders(Watcher):
             data = iterator._dataset  # noqa: SLF001
             kind, shuffles = type(sampler).__name__, _shuffles(sampler)
             running = _LoaderPass(id(data), len(data), kind, shuffles, caller())
+            running.made = self.recorder.watcher(MadeLines).find_line(sampler)
             running.share, running.epoch = _share_of(sampler)
             if is_one_of_several():
                 running.followed = dict.fromkeys(_followed(running.size), 0)

@@ -18,6 +18,8 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loader.reachable_state import generators, streams
 from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
+from trainguard.observe.loop.watch.models.function_lines import find_method_line
+from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
@@ -72,7 +74,7 @@ class WorkerCopies(Watcher):
     """
 
     makes = ("Probe:copies", "Probe:generators")
-    relies_on = ("Batches",)
+    relies_on = ("Batches", "MadeLines")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -133,7 +135,9 @@ class WorkerCopies(Watcher):
         """Take down what comes of a stream that several workers serve."""
         several = isinstance(loader.dataset, IterableDataset) and loader.num_workers > 1
         if several and getattr(loader, "in_order", True) and len(self._passes) < _PASSES:
-            self._streams[iterator] = stream = _Stream(loader.num_workers, caller())
+            self._streams[iterator] = stream = _Stream(
+                loader.num_workers, find_method_line(loader.dataset, "__iter__") or caller()
+            )
             self._passes.append(stream)
             self.looked.add("copies")
 
@@ -166,7 +170,7 @@ class WorkerCopies(Watcher):
                     measured=float(loader.num_workers),
                     reference=float(loader.persistent_workers),
                     label=name,
-                    source=caller(),
+                    source=self.recorder.watcher(MadeLines).find_line(loader) or caller(),
                 )
                 self._tried[id(data)][1].append(probe)
 
