@@ -58,11 +58,14 @@ class Probe(Event):
         where those of one come in the order that they had), "told epochs" (what a scheduler was
         told as an epoch and is no whole number; reference is how often it was less than before,
         step how often it was told), "kept statistics" (batches that a model has seen while the
-        batch statistics of its average stayed), "padding cut", and once more as "padding cut late",
-        or "padding cut told" where lengths or a mask come with the batch (the typical change of
-        outputs without so much of it, in deviations between samples), "twice" (steps with a softmax
-        of a softmax, or a sigmoid of a sigmoid, as the label says), "picked" (losses that pick
-        classes along another axis than that of their softmax, of those that pick some), "augmented"
+        batch statistics of its average stayed), "virgin statistics" (passes that learn with batch
+        statistics that are what they were made with, of all in evaluation mode), "numberings"
+        (names with another number in the data of an evaluation), "padding cut", and once more as
+        "padding cut late", or "padding cut told" where lengths or a mask come with the batch (the
+        typical change of outputs without so much of it, in deviations between samples), "twice"
+        (steps with a softmax of a softmax, or a sigmoid of a sigmoid, as the label says), "picked"
+        (losses that pick classes along another axis than that of their softmax, of those that pick
+        some), "augmented"
         (rows of evaluations that are not what they were; reference is how many passes), "unused"
         (looks at an average of which nothing was made), "attention axis" (steps in which weights of
         attention do not sum to one along the axis that a product sums; "attention axis, perhaps"

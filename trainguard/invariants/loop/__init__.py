@@ -54,6 +54,7 @@ from trainguard.invariants.loop.models import layers as layers  # isort: skip
 from trainguard.invariants.loop.samples import units as units  # isort: skip
 from trainguard.invariants.loop.samples import pairs as pairs  # isort: skip
 from trainguard.invariants.loop.samples import keys as keys  # isort: skip
+from trainguard.invariants.loop.samples import numberings as numberings  # isort: skip
 from trainguard.invariants.loop.models import counterfactuals as counterfactuals  # isort: skip
 from trainguard.invariants.loop.models import step_variants as step_variants  # isort: skip
 from trainguard.invariants.loop.runs import curves as curves  # isort: skip

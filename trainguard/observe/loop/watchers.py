@@ -123,6 +123,7 @@ from trainguard.observe.loop.watch.parameters.rounded_updates import RoundedUpda
 from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
+from trainguard.observe.loop.watch.parameters.virgin_statistics import VirginStatistics
 from trainguard.observe.loop.watch.parameters.zero_factors import ZeroFactors
 from trainguard.observe.loop.watch.rates.group_settings import GroupSettings
 from trainguard.observe.loop.watch.rates.placed_schedules import PlacedSchedules
@@ -154,7 +155,9 @@ from trainguard.observe.loop.watch.samples.missed_keys import MissedKeys
 from trainguard.observe.loop.watch.samples.mixed_batches import MixedBatches
 from trainguard.observe.loop.watch.samples.moved_targets import MovedTargets
 from trainguard.observe.loop.watch.samples.named_scales import NamedScales
+from trainguard.observe.loop.watch.samples.numberings import Numberings
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
+from trainguard.observe.loop.watch.samples.renumbered_rows import RenumberedRows
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.second_passes import SecondPasses
 from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
@@ -275,6 +278,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PlacedSchedules,
     AveragedCopies,
     BatchStatistics,
+    VirginStatistics,
     MergedWeights,
     BorrowedMemory,
     HiddenParameters,
@@ -323,6 +327,8 @@ _ALL: tuple[type[Watcher], ...] = (
     BoundedScores,
     LeftLoops,
     MissedKeys,
+    Numberings,
+    RenumberedRows,
     MixedBatches,
     FreeWeights,
     RunningSums,

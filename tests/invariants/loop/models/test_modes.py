@@ -68,6 +68,27 @@ def test_a_model_that_was_never_in_training_mode_is_a_note(judged, steps) -> Non
 
 
 @pytest.mark.parametrize(
+    ("measured", "reference", "label", "rank"),
+    [
+        (8, 8, "Net.norm", Rank.BROKEN),
+        (8, 8, "Net.other", Rank.BROKEN),
+        (7, 8, "Net.norm", Rank.NOTE),
+        (3, 3, "Net.norm", Rank.NOTE),
+        (8, 8, "Teacher.norm", Rank.NOTE),
+    ],
+)
+def test_statistics_that_no_batch_has_moved(
+    measured, reference, label, rank, judged, steps
+) -> None:
+    """Such a model is none that was loaded: in all looks, four or more, and of the same model."""
+    row = {"measured": float(measured), "reference": float(reference), "label": label}
+    probe = Probe(probe="virgin statistics", **row)
+    (finding,) = judged(TRAINS, [*sleeping(steps, since=0), probe])
+    assert finding.rank == rank
+    assert finding.why.startswith("no batch has ever moved") == (rank is Rank.BROKEN)
+
+
+@pytest.mark.parametrize(
     "more",
     [
         {"training": True, "asleep": DROPOUT},

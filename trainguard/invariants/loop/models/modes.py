@@ -9,6 +9,7 @@ from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.accuracy_bases import (
     Closeness,
@@ -34,6 +35,7 @@ from trainguard.invariants.loop.wording import (
 )
 
 _FEW = 2
+_LOOKS = 4
 _SWEEPS = 3  # between steps; batch statistics are gathered on purpose once, or at the end
 _NEAR = 2e-3  # of an accuracy that is said: what averaging in float16 may change
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -46,7 +48,8 @@ def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: steps whose outermost module was in evaluation mode, with dropout or batch statistics
         asleep in it: 2 or more in a row after an evaluation, to the end of the run or more than
-        once, where it was in training mode before; all steps of the run (a note).
+        once, where it was in training mode before; all steps of the run: a note, unless it has
+        batch statistics that are what they were made with in all of 4 looks or more.
     Allows: single modules that are put to sleep in a model that is in training mode; models that
         do not move; batch statistics whose weights are frozen; modes that come in turns, as often
         without an evaluation between them as with one. A last phase that begins without an
@@ -61,7 +64,7 @@ def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         rows = [tuple(own) for _, own in groupby(course.steps, key=_sleeps)]
         own = [row for row in rows if _sleeps(row[0]) and _learns(row[0].asleep, moved)]
         if own and len(rows) == 1 and count(rows[0]) >= _FEW:
-            yield _never_awake(trace, course)
+            yield _explain_never_awake(trace, course)
             continue
         pairs = [
             _Switch(before[-1], row)
@@ -119,15 +122,24 @@ def _come_in_turns(
     return len(pairs) > _FEW and len(alone) >= len(left)
 
 
-def _never_awake(trace: Trace[Event], course: Course) -> Finding:
-    """Return the note about a model that is in evaluation mode throughout."""
+def _explain_never_awake(trace: Trace[Event], course: Course) -> Finding:
+    """Return the finding about a model that is in evaluation mode throughout."""
     step = course.steps[0]
-    return note(
+    virgin = any(
+        probe.measured == probe.reference >= _LOOKS
+        for probe in events(trace, Probe)
+        if probe.probe == "virgin statistics" and root_of(probe.label) == root_of(step.asleep[0])
+    )
+    return Finding(
         f"`{trace.subject}` trains a model in evaluation mode",
         course.at(step) + f", {and_more(step.asleep)}",
         "asleep in " + tally(course.steps, course.steps),
         "awake",
-        why="pretrained models are often loaded in evaluation mode; model.train() is missing",
+        why="no batch has ever moved its batch statistics, so that they normalise nothing:"
+        " model.train() is missing before the steps, as after an evaluation that comes first"
+        if virgin
+        else "pretrained models are often loaded in evaluation mode; model.train() is missing",
+        rank=Rank.BROKEN if virgin else Rank.NOTE,
         event=step,
     )
 

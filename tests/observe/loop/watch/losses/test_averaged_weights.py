@@ -57,6 +57,20 @@ def test_weights_of_one_number_are_told(name: str) -> None:
     assert (probe.measured, probe.reference, probe.label) == (3, 6, "of samples")
 
 
+def test_weights_of_places_in_pictures() -> None:
+    """A loss of classes in pictures is one number too."""
+    model = nn.Conv2d(1, 3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            optimizer.zero_grad()
+            classes, quality = torch.randint(3, (4, 8, 8)), torch.rand(4, 8, 8)
+            (F.cross_entropy(model(torch.randn(4, 1, 8, 8)), classes) * quality).mean().backward()
+            optimizer.step()
+    (probe,) = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "averaged"]
+    assert (probe.measured, probe.reference, probe.label) == (3, 256, "of samples")
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_weights_of_each_are_not(name: str) -> None:
     """Neither are such that are the same for all, or as many as something else."""

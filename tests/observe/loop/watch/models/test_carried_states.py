@@ -1,6 +1,7 @@
 """Recurrent states that go on with other samples."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -50,14 +51,17 @@ def found(
     chunks: int = 1,
     kind: type = nn.GRU,
     model: nn.Module | None = None,
+    whole: bool = False,
 ) -> list[tuple[float, float]]:
     """Train with some way of carrying states on; return what is told of it."""
     torch.manual_seed(0)
     model, state = model or Net(kind), None
-    data = TensorDataset(torch.randn(64, 12, 2), torch.randn(64, 12))
+    data: Any = TensorDataset(torch.randn(64, 12, 2), torch.randn(64, 12))
+    if whole:  # the data set has batches, which the loader draws
+        data = list(DataLoader(data, batch_size=8))
     with Recorder("x") as recorder:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for x, y in DataLoader(data, batch_size=8, shuffle=shuffle):
+        for x, y in DataLoader(data, batch_size=None if whole else 8, shuffle=shuffle):
             state = None if chunks > 1 else state
             for part, wanted in zip(x.chunk(chunks, 1), y.chunk(chunks, 1), strict=True):
                 numbers, state = model(part, carry(state))
@@ -73,6 +77,12 @@ def found(
 def test_states_of_other_samples(kind: type) -> None:
     """Each pass but the first begins with that of the batch before."""
     assert found(lambda state: state, kind=kind) == [(7.0, 7.0)]
+
+
+def test_batches_that_are_drawn_as_a_whole() -> None:
+    """A stretch of series comes after any other one; in order it goes on."""
+    assert found(whole=True) == [(7.0, 7.0)]
+    assert found(whole=True, shuffle=False) == []
 
 
 def test_states_that_are_copied() -> None:

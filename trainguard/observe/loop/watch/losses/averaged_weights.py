@@ -45,6 +45,7 @@ _ERRORS = {
     "LogSigmoidBackward",
     "LogSoftmaxBackward",
     "MseLossBackward",
+    "NllLoss2DBackward",
     "NllLossBackward",
     "PowBackward",
     "SmoothL1LossBackward",

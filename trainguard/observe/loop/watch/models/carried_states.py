@@ -12,7 +12,7 @@ from torch.utils import data
 from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.models.mixing_probe import draws_samples
+from trainguard.observe.loop.watch.models.mixing_probe import RANDOM, draws_samples
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches, tell_after
@@ -35,10 +35,10 @@ class CarriedStates(Watcher):
     """
     The Probe event "carried": passes that begin with the state that the pass before has ended with.
 
-    Only of training passes with recurrent layers, each with a batch whose samples a loader draws at
-    random: what comes next has nothing to do with what came before. What a layer begins with stands
-    in the graph of the loss; what it has ended with is returned, or kept by a module. measured: how
-    many passes, reference: of how many that begin with anything but zeros.
+    Only of training passes with recurrent layers, each with a batch that a loader draws at random,
+    or whose samples it draws: what comes next has nothing to do with what came before. What a layer
+    begins with stands in the graph of the loss; what it has ended with is returned, or kept by a
+    module. measured: how many passes, reference: of how many that begin with anything but zeros.
     """
 
     makes = ("Probe:carried",)
@@ -97,7 +97,9 @@ class CarriedStates(Watcher):
     @shielded
     def _see_batch(self, batch: Any, iterator: Any) -> None:
         """Note that a batch came, and whether its samples were drawn at random."""
-        self._drawn = draws_samples(iterator) is not None
+        # Without a batch size the data has whole batches, such as stretches of series.
+        sampler = getattr(iterator, "_index_sampler", None)
+        self._drawn = isinstance(sampler, RANDOM) or draws_samples(iterator) is not None
 
     def _find_widths(self, module: nn.Module) -> set[int]:
         """Return how wide the states of a module's recurrent layers are."""

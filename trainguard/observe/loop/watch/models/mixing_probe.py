@@ -25,7 +25,7 @@ _ROWS, _COLUMNS = 64, 4096  # of them, that are compared
 _ALIKE = 0.5  # correlation of a sample with what an augmentation has left of it
 _PERVASIVE = 0.9  # of the samples; experts that are full drop a few
 PLAIN = (bool, int, float, str, type(None))
-_RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
+RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
 _SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
 
@@ -117,7 +117,7 @@ class MixingProbe(ModuleProbe):
 def draws_samples(iterator: Any) -> data.BatchSampler | None:
     """Return by what a loader draws the samples of a batch, if each of them is drawn at random."""
     batches = getattr(iterator, "_index_sampler", None)
-    own = type(batches) is data.BatchSampler and isinstance(batches.sampler, _RANDOM)
+    own = type(batches) is data.BatchSampler and isinstance(batches.sampler, RANDOM)
     return batches if own else None
 
 

@@ -1,0 +1,79 @@
+"""Numbers of names in columns, that a script makes by itself."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+Find = Callable[[Any, Any], Any]  # the names that a column is numbered by
+
+
+def build(users: int = 40) -> Any:
+    """Return a table with a column of users, some of which it does not have."""
+    order = np.random.default_rng(users).permutation(60)
+    names = np.array([f"user{n:02}" for n in order])
+    return SimpleNamespace(user=np.tile(names[:users], 4), stars=np.zeros(4 * users))
+
+
+def number(names: Any, table: Any) -> torch.Tensor:
+    """Return the places of the users of a table in sorted names."""
+    return torch.from_numpy(np.searchsorted(names, table.user))
+
+
+def run(find: Find, *, batch: int = 80, rows: int = 60, table: Any = None) -> list[Probe]:
+    """Train on one table and ask about another one, whose names are found by a function."""
+    held, seen = table or build(40), build(60)
+    names = np.unique(seen.user)
+    inside, asked = number(names, seen), number(find(held, seen), held)
+    model = nn.Embedding(rows, 1)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(inside[torch.randperm(len(inside))[:32]]).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            for part in asked.split(batch):
+                model(part)
+    assert "faults" not in recorder.trace.conditions
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "numberings"]
+
+
+def own(held: Any, _: Any) -> Any:
+    """Return the names of the table itself."""
+    return np.unique(held.user)
+
+
+def shared(_: Any, seen: Any) -> Any:
+    """Return the names of the table that is trained on."""
+    return np.unique(seen.user)
+
+
+@pytest.mark.parametrize("batch", [160, 80])
+def test_names_that_are_numbered_anew(batch: int) -> None:
+    """Most of the names have another number, whether all is asked at once or in parts."""
+    (probe,) = run(own, batch=batch)
+    assert probe.reference == 40
+    assert probe.measured > 30
+    assert probe.label == ".user"
+    assert "test_renumbered_rows.py" in probe.source
+
+
+def test_names_that_have_one_number() -> None:
+    """The same names for both."""
+    assert run(shared) == []
+
+
+def test_numbers_of_another_kind() -> None:
+    """Those of an embedding that is larger by far, and columns of another object or few names."""
+    assert run(own, rows=90) == []
+    other = SimpleNamespace(user=build(40).user)
+    assert run(own, table=other) == []
+    assert run(own, table=build(7)) == []
