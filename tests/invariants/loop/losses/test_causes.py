@@ -131,6 +131,7 @@ def test_a_loss_that_grows_until_it_is_lost() -> None:
     assert "perhaps a sign is turned" in grow(1.0, 1.5, 9.0, 99.0, moved=0.01)
     assert grow(1.0, 1.5, 9.0, 99.0, moved=0.05) == ""  # may be either
     assert grow(1.0, 1.5, 9.0, moved=0.2) == grow(-1.0, -9.0, -99.0, moved=0.2) == ""
+    assert grow(-1.0, 5.0, 9.0, moved=0.2) == grow(1.0, 1.5, 99.0, moved=0.0) == ""
     assert grow(moved=0.2) == ""
     assert "at a hundredth of the rate too" in grow(1.0, moved=0.05, events=tuple(again("sign")))
 
@@ -151,4 +152,4 @@ def test_a_first_loss_that_is_far_too_high() -> None:
     other = (Parameter(name="b.weight"), Origin(name="b.weight", source="/a/net.py:9"))
     assert "too large, or inputs" in begin(80.0, *set_, *other)
     assert "too large, or inputs" in begin(80.0, MADE)
-    assert begin(9.0) == begin(float("nan")) == begin(80.0, only=0.5) == ""
+    assert begin(9.0) == begin(float("inf")) == begin(float("nan")) == begin(80.0, only=0.5) == ""

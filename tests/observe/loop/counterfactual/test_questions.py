@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual.drawn_edits import find_smallest
 from trainguard.observe.loop.counterfactual.question import Contrast, Shrinking
+from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -172,6 +173,20 @@ def test_steps_that_are_too_long() -> None:
     found = [event for event in asked if event.question == "the same batch again"]
     assert found
     assert {(event.measured, event.enters) for event in found} == {(8.0, "rate")}
+
+
+def test_what_a_hundredth_of_the_rate_tells() -> None:
+    """Nothing where it makes some steps better and some worse, or gives no answer."""
+    contrast = Contrast(8.0, 8.0)
+    for rises, fault in ((8, "sign"), (0, "rate"), (3, None)):
+        losses = [[0.0], *([float(min(n, rises) - max(n - rises, 0))] for n in range(9))]
+        report = {"losses": losses, "values": losses}
+        refined = BatchAgain(0.01).refine(contrast, "", {}, report)
+        assert (refined.enters if refined else None) == fault
+    several = {"losses": [[0.0], [1.0, 2.0]], "values": [[0.0], [1.0]]}
+    assert BatchAgain(0.01).refine(contrast, "", {}, several) is None
+    assert BatchAgain().follow_ups(Contrast(7.0, 8.0)) == []
+    assert BatchAgain().follow_ups(Contrast(void="a reason")) == []
 
 
 def test_steps_that_help() -> None:

@@ -48,6 +48,9 @@ def test_layers_that_do_not_learn_asleep() -> None:
     assert learn(build()) is None
     assert learn(build(track_running_stats=False).eval()) is None
     assert learn(build(affine=False).eval()) is None
+    part = build()
+    part[1].eval()  # the model is in training mode
+    assert learn(part) is None
     frozen = build().eval()
     frozen[1].requires_grad_(requires_grad=False)
     assert learn(frozen) is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
@@ -35,9 +35,9 @@ class Rows(Dataset[Any]):
 class Look(nn.Module):
     """A row for each number."""
 
-    def __init__(self, embeds: bool = True) -> None:
+    def __init__(self, embeds: bool = True, rows: int = 64) -> None:
         super().__init__()
-        self.row = nn.Embedding(64, 1) if embeds else nn.Linear(1, 1)
+        self.row = nn.Embedding(rows, 1) if embeds else nn.Linear(1, 1)
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return the row of each number."""
@@ -69,8 +69,9 @@ def test_another_number_for_each_name() -> None:
     (probe,) = run(Rows(SAME), Rows(OTHER))
     assert (probe.measured, probe.reference, probe.label) == (40.0, 40.0, ".tables[0]")
     assert "test_numberings.py" in probe.source
-    (probe,) = run(Subset(Rows(SAME), range(100)), Subset(Rows(OTHER), range(100)))
-    assert probe.measured == 40.0
+    for val in (Subset(Rows(OTHER), range(100)), Rows(OTHER)):
+        (probe,) = run(Subset(Rows(SAME), range(100)), val)
+        assert (probe.measured, probe.label) == (40.0, ".tables[0]")
 
 
 def test_some_names() -> None:
@@ -88,7 +89,6 @@ def test_some_names() -> None:
         SAME,
         dict(SAME),
         list(OTHER.items()),  # no table
-        {name: 2 * number for name, number in OTHER.items()},  # no numbers of a row
         {name: float(number) for name, number in OTHER.items()},
         {name: OTHER[name] for name in NAMES[-7:]},  # few
     ],
@@ -98,6 +98,29 @@ def test_tables_that_say_the_same_or_nothing(table: Any) -> None:
     data = Rows(OTHER)
     data.tables = (table,)
     assert run(Rows(SAME), data) == []
+
+
+def test_numbers_of_no_row() -> None:
+    """Numbers with gaps may count something."""
+    one, other = ({name: 3 * n % 101 for name, n in table.items()} for table in (SAME, OTHER))
+    assert run(Rows(one), Rows(other), model=Look(rows=128)) == []
+
+
+def test_small_numbers() -> None:
+    """They may be of something else, with fewer names than the tables have."""
+    few = {name: number for name, number in OTHER.items() if number < 16}
+    data = Rows(few)
+    data.tables = (OTHER,)
+    assert run(Rows(SAME), data) == []
+    assert run(Rows(SAME), Rows({name: n for n, name in enumerate(NAMES[::-1][:7])})) == []
+
+
+def test_two_evaluations_that_disagree() -> None:
+    """What is learned from has no such table: neither is right or wrong."""
+    plain, data = Rows(SAME), Rows(OTHER)
+    plain.tables = ()
+    both = ConcatDataset([data, data])
+    assert run(plain, both) == run(plain, data) == []
 
 
 def test_numbers_that_nobody_looks_up() -> None:

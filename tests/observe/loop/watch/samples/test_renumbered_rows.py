@@ -15,11 +15,13 @@ from trainguard.observe.loop.recorder import Recorder
 Find = Callable[[Any, Any], Any]  # the names that a column is numbered by
 
 
-def build(users: int = 40) -> Any:
-    """Return a table with a column of users, some of which it does not have."""
-    order = np.random.default_rng(users).permutation(60)
-    names = np.array([f"user{n:02}" for n in order])
-    return SimpleNamespace(user=np.tile(names[:users], 4), stars=np.zeros(4 * users))
+def build(users: int = 40, others: int = 0) -> Any:
+    """Return a table of users, some of which it does not have, and of groups of them."""
+    draw = np.random.default_rng(users)
+    names = np.array([f"user{n:02}" for n in draw.permutation(60)])
+    names[:others] = [f"zero{n:02}" for n in range(others)]
+    groups = draw.integers(0, 60, 4 * users)
+    return SimpleNamespace(user=np.tile(names[:users], 4), group=groups)
 
 
 def number(names: Any, table: Any) -> torch.Tensor:
@@ -27,11 +29,18 @@ def number(names: Any, table: Any) -> torch.Tensor:
     return torch.from_numpy(np.searchsorted(names, table.user))
 
 
-def run(find: Find, *, batch: int = 80, rows: int = 60, table: Any = None) -> list[Probe]:
+def group(_: Any, table: Any) -> torch.Tensor:
+    """Return what needs no number."""
+    return torch.from_numpy(table.group.copy())
+
+
+def run(
+    find: Find, *, batch: int = 80, rows: int = 60, table: Any = None, encode: Any = number
+) -> list[Probe]:
     """Train on one table and ask about another one, whose names are found by a function."""
     held, seen = table or build(40), build(60)
     names = np.unique(seen.user)
-    inside, asked = number(names, seen), number(find(held, seen), held)
+    inside, asked = encode(names, seen), encode(find(held, seen), held)
     model = nn.Embedding(rows, 1)
     with Recorder("x") as recorder:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -40,7 +49,7 @@ def run(find: Find, *, batch: int = 80, rows: int = 60, table: Any = None) -> li
             model(inside[torch.randperm(len(inside))[:32]]).square().mean().backward()
             optimizer.step()
         with torch.no_grad():
-            for part in asked.split(batch):
+            for part in asked.split(batch)[-2:]:
                 model(part)
     assert "faults" not in recorder.trace.conditions
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "numberings"]
@@ -56,7 +65,7 @@ def shared(_: Any, seen: Any) -> Any:
     return np.unique(seen.user)
 
 
-@pytest.mark.parametrize("batch", [160, 80])
+@pytest.mark.parametrize("batch", [160, 80, 40])
 def test_names_that_are_numbered_anew(batch: int) -> None:
     """Most of the names have another number, whether all is asked at once or in parts."""
     (probe,) = run(own, batch=batch)
@@ -64,6 +73,12 @@ def test_names_that_are_numbered_anew(batch: int) -> None:
     assert probe.measured > 30
     assert probe.label == ".user"
     assert "test_renumbered_rows.py" in probe.source
+
+
+def test_a_table_that_fits_as_well() -> None:
+    """The numbers of the evaluation reach as far, and are none to compare them with."""
+    (probe,) = run(own, table=build(50), batch=200)
+    assert probe.reference == 50
 
 
 def test_names_that_have_one_number() -> None:
@@ -77,3 +92,5 @@ def test_numbers_of_another_kind() -> None:
     other = SimpleNamespace(user=build(40).user)
     assert run(own, table=other) == []
     assert run(own, table=build(7)) == []
+    assert run(own, table=build(40, others=30)) == []  # of which a quarter are the same
+    assert run(own, encode=group) == []

@@ -55,7 +55,7 @@ class RenumberedRows(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Look at the columns that an evaluation is made with."""
-        if self._looks >= _LOOKS or self._found is not None or not self.recorder.steps:
+        if self._looks >= _LOOKS or self._found is not None:
             return
         if module not in self._rows:
             tables = (part for part in module.modules() if isinstance(part, nn.Embedding))
