@@ -102,7 +102,8 @@ def rows_share_one_scale(trace: Trace[Event]) -> Iterator[Finding]:
         parts of one size are followed by a smaller one.
     Allows: an evaluation of one batch; rows that are scaled each by itself; parts of several sizes,
         or of a single one, which may be subjects or tasks; columns of -1 and 1, and those that have
-        the same numbers in each batch; batch norm, which is inside of a model.
+        the same numbers in each batch; of ranges, those of less than half of the columns, and sines
+        beside their cosines; batch norm, which is inside of a model.
     Misses: trainings that do so alone; inputs after the first; more than 262144 numbers; means of
         zero without a scale.
     Why: what is predicted for a row depends on which others are in its batch: one row alone, or a

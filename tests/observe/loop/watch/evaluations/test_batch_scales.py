@@ -13,11 +13,13 @@ from trainguard.observe.loop.recorder import Recorder
 Scale = Callable[[torch.Tensor], torch.Tensor]
 
 
-def learn(rows: torch.Tensor, scale: Scale, parts: int | list[int] = 0) -> tuple[list[Probe], bool]:
+def learn(
+    rows: torch.Tensor, scale: Scale, parts: int | list[int] = 0, batch: int = 40
+) -> tuple[list[Probe], bool]:
     """Evaluate rows, by a loader or in parts; return what was found, and if there was anything."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(rows[0].numel(), 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    loader = DataLoader(TensorDataset(rows), 40)
+    loader = DataLoader(TensorDataset(rows), batch)
     with Recorder("x") as recorder:
         for _ in range(2):
             model.train()
@@ -42,6 +44,17 @@ def standardise(*axes: int, unbiased: bool = True) -> Scale:
         return (part - middle) / (part.var(axes, unbiased=unbiased, keepdim=True) + 1e-5).sqrt()
 
     return scale
+
+
+def hours(count: int) -> torch.Tensor:
+    """Return hours of a week as points on a circle."""
+    angles = torch.arange(count) % 168 / 168 * 2 * torch.pi
+    return torch.stack([angles.sin(), angles.cos()], 1)
+
+
+def quantise(pictures: torch.Tensor) -> torch.Tensor:
+    """Return pictures of 256 shades, as files have them."""
+    return (pictures * 255).round() / 255
 
 
 def fill_range(part: torch.Tensor) -> torch.Tensor:
@@ -104,9 +117,32 @@ def test_groups_of_their_own_are_fine(parts: int | list[int]) -> None:
         (torch.rand(200, 4).round(decimals=1), lambda part: part),
         (torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).repeat(100, 3), lambda part: part),
         (standardise(0)(torch.randn(40, 6)).repeat(5, 1), lambda part: part),
+        (quantise(torch.rand(200, 3, 12, 12)), lambda part: part),
     ],
-    ids=["one scale", "rows", "windows", "channels", "pictures", "shares", "signs", "a grid"],
+    ids=[
+        *("one scale", "rows", "windows", "channels", "pictures", "shares", "signs", "a grid"),
+        "shades",
+    ],
 )
 def test_one_scale_is_fine(rows: torch.Tensor, scale: Scale) -> None:
     """That of a row is its own; a design is balanced, and a grid the same each time."""
     assert learn(rows, scale)[0] == []
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 8])
+def test_hours_are_points_on_a_circle(others: int) -> None:
+    """They reach their ends by themselves, whatever stands beside them."""
+    rows = torch.cat([hours(2048), torch.randn(2048, others)], 1)
+    assert learn(rows, lambda part: part, batch=256)[0] == []
+
+
+@pytest.mark.parametrize(("others", "told"), [(2, True), (3, False)])
+def test_most_columns_are_scaled(others: int, told: bool) -> None:
+    """What scales a batch leaves few columns as they are."""
+
+    def scale(part: torch.Tensor) -> torch.Tensor:
+        """Scale two columns."""
+        return torch.cat([fill_range(part[:, :2]), part[:, 2 : 2 + others]], 1)
+
+    rows = 3 + 2 * torch.randn(200, 5)
+    assert bool(learn(rows[:, : 2 + others], scale)[0]) == told

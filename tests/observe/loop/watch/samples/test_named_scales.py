@@ -97,3 +97,17 @@ def test_other_scales_are_fine(rows, mean, std) -> None:
 def test_numbers_of_different_names_are_no_pair() -> None:
     """A deviation of something else scales nothing."""
     assert found((DATA - STD) / MEAN, MEAN, STD, "target_std") == []
+
+
+@pytest.mark.parametrize("begin", [True, False])
+def test_padding_is_in_no_scale(begin: bool) -> None:
+    """Sequences are filled up by zeros, at either end: the rest is scaled as the names say."""
+    rows = (DATA[:, None] - MEAN) / STD + 0.3 * torch.randn(600, 12, 5)
+    short = torch.arange(12) >= torch.randint(2, 9, (600, 1))
+    rows = rows / rows[~short].std(0)
+    padded = rows.masked_fill((short.flip(1) if begin else short)[..., None], 0.0)
+    shrunk = float((~short).float().mean()) ** 0.5
+    assert found(padded, MEAN[:1], 1 / shrunk * torch.ones(1)) == []
+    assert found(rows * shrunk, MEAN[:1], 1 / shrunk * torch.ones(1)) == ["squared"]
+    full = torch.randn(600, 12, 1)  # nothing is filled up: ends that are the same are none
+    assert found(full / 3, torch.ones(1), 3 * torch.ones(1)) == ["squared"]

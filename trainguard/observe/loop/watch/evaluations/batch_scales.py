@@ -24,6 +24,7 @@ _SEVERAL = 2  # batches, and columns that were scaled
 # columns, and 1 of 100; or what rounding and an epsilon leave.
 _NEAR, _NEAR_SPREAD = 3e-3, 1e-2
 _ROUNDING, _EPSILON = 1e-6, 1e-4
+_PAIRED = 64  # columns that are compared with each other
 _RARE = 0.02  # of the rows that have the least or the largest number of a column
 _OTHER = 1e-6  # between the moments of two batches: a grid, and -1 and 1, have the same in each
 
@@ -147,7 +148,9 @@ def _measure(given: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Ten
             continue
         yield by, _are_standard(rows), rows.abs().pow(3).mean(0)
         if by != "number":
-            yield f"range of each {by}", _fill_their_range(rows), rows.abs().pow(3).mean(0)
+            # Pictures have some black and some white in each batch, and few have one of each.
+            most = _SEVERAL if by != "column" else max(_SEVERAL, _RARE * len(rows))
+            yield f"range of each {by}", _fill_their_range(rows, most), rows.abs().pow(3).mean(0)
 
 
 def _tables(wide: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -171,14 +174,33 @@ def _are_standard(rows: torch.Tensor) -> torch.Tensor:
     return scaled
 
 
-def _fill_their_range(rows: torch.Tensor) -> torch.Tensor:
-    """Say which columns go from 0 to 1, or from -1 to 1, with one row or so at each end."""
+def _fill_their_range(rows: torch.Tensor, most_at_ends: float) -> torch.Tensor:
+    """
+    Say which columns go from 0 to 1, or from -1 to 1, with so many rows at the ends.
+
+    None where most columns do not, but for marks of two values: what scales a batch scales it all.
+    Nor those that are points on a circle, as hours of a day, which reach their ends by themselves.
+    """
     least, most = rows.amin(0), rows.amax(0)
     ends = ((least.abs() < _ROUNDING) | ((least + 1).abs() < _ROUNDING)) & (
         (most - 1).abs() < _ROUNDING
     )
     at_ends = ((rows == least) | (rows == most)).sum(0)
-    return ends & (at_ends <= max(_SEVERAL, _RARE * len(rows)))
+    filled = ends & (at_ends <= most_at_ends)
+    filled &= ~_are_on_circles(rows, filled)
+    others = int(((least < most) & (at_ends < len(rows))).sum())
+    return filled if 2 * int(filled.sum()) >= others else torch.zeros_like(filled)
+
+
+def _are_on_circles(rows: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
+    """Say which of some columns are the sine or the cosine of an angle beside another one."""
+    found, places = torch.zeros_like(among), among.nonzero().flatten()[:_PAIRED].tolist()
+    squares = rows[:, places].square()
+    for first, one in enumerate(places):
+        sums = squares[:, first + 1 :] + squares[:, first : first + 1]
+        for other in ((sums - 1).abs() < _EPSILON).all(0).nonzero().flatten().tolist():
+            found[[one, places[first + 1 + other]]] = True
+    return found
 
 
 def _is_batch(given: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ _BATCHES = 16  # of training that are measured
 _LEAST, _LARGEST = 256, 2**22  # rows that tell a mean and a deviation; numbers of a batch
 _WIDEST = 1024  # columns
 _TRIES = 4  # passes in which a scale is looked for
+_PADDINGS = 2  # rows by which sequences are filled up, at one end
 _PAIRS = 16  # of a mean and a deviation
 _NEAR, _NEAR_ALONE = 0.1, 0.03  # deviations, and of a deviation: of several columns, and of one
 _CHANCE = 4.0  # deviations of the mean of so many rows
@@ -79,11 +80,14 @@ class NamedScales(Watcher):
         mean = np.asarray((self._sums[0] / self._rows).tolist())
         square = np.asarray((self._sums[1] / self._rows).tolist())
         given = mean, np.sqrt(np.maximum(square - mean**2, 0))
-        near = max(_NEAR if len(mean) > 1 else _NEAR_ALONE, _CHANCE / self._rows**0.5)
+        chance = _CHANCE / self._rows**0.5
+        alone = max(_NEAR_ALONE, chance)  # single numbers fit by chance sooner than one a column
+        near = max(_NEAR, chance) if len(mean) > 1 else alone
         right = any(_is(given, _uses(*pair)[""], near) for pair in self._pairs)
         self.looked |= {"misread scale"} if right else set()
         for pair in self._pairs:
-            wrong = [use for use, made in _uses(*pair).items() if use and _is(given, made, near)]
+            close = near if len(pair[0]) > 1 else alone
+            wrong = [use for use, made in _uses(*pair).items() if use and _is(given, made, close)]
             if wrong and not right:
                 self.looked.add("misread scale")
                 label = f"{wrong[0]} {pair[0][0]!s} {pair[1][0]!s}"
@@ -153,11 +157,24 @@ def _numbers_of(value: Any) -> Numbers | None:
 
 def _columns_of(given: torch.Tensor) -> torch.Tensor:
     """Return a table of an input: of a picture its channels, else what lies along its last axis."""
-    return given.movedim(1, -1).flatten(0, -2) if given.dim() > 3 else given.flatten(0, -2)
+    if given.dim() != 3:
+        return given.movedim(1, -1).flatten(0, -2) if given.dim() > 3 else given
+    return _leave_out_padding(given)
+
+
+def _leave_out_padding(rows: torch.Tensor) -> torch.Tensor:
+    """Return the places of rows (N, T, C) as a table, but those that are as some end, or begin."""
+    places, kept = rows.flatten(0, 1), torch.ones(rows.shape[:2], dtype=torch.bool).flatten()
+    for ends in (rows[:, -1], rows[:, 0]):
+        values, counts = ends.unique(dim=0, return_counts=True)
+        for padding in values[counts > 1][:_PADDINGS]:  # two rows may well end as long as they are
+            kept &= (places != padding).any(1)
+    return places[kept] if bool(kept.any()) else places
 
 
 def _has_columns(given: torch.Tensor) -> bool:
     """Say whether an input may have been scaled, and is cheap to measure."""
     plain = type(given) is torch.Tensor and given.is_cpu and given.grad_fn is None
     able = plain and given.is_floating_point() and has_rows(given) and 1 < given.dim() < 6
-    return able and 0 < given.numel() <= _LARGEST and _columns_of(given).shape[1] <= _WIDEST
+    width = given.shape[1] if given.dim() > 3 else given.shape[-1]
+    return able and 0 < given.numel() <= _LARGEST and width <= _WIDEST
