@@ -175,6 +175,29 @@ def test_windows_inside_of_what_was_learned_are_counted() -> None:
     assert probe.measured == pytest.approx(80, rel=0.1)  # a short window may have no run to tell by
 
 
+def test_windows_beside_their_hour_are_counted() -> None:
+    """What stands behind the moments of a window is of that window alone."""
+    angles = torch.arange(281.0)[:, None] / 7
+    rows = torch.cat([WINDOWS, angles.sin(), angles.cos(), angles.tan()], 1)
+    trained = rows[APART]
+    (probe,) = overlap_of(
+        lambda model, _: model(rows[1:81:2]),
+        trained=trained,
+        probe="windows",
+        model=nn.Linear(23, 2),
+    )
+    assert probe.measured == pytest.approx(80, rel=0.1)
+    table = torch.randn(120, 23)
+    table[0, 2:22] = table[1, :20]  # two rows of a table have some numbers in a row, by chance
+    mixed = torch.cat([table[:1, :2], table[1:2, :21]], 1)
+    assert not overlap_of(
+        lambda model, _: model(torch.cat([mixed, torch.randn(39, 23)])),
+        trained=table,
+        probe="windows",
+        model=nn.Linear(23, 2),
+    )
+
+
 @pytest.mark.parametrize(
     "evaluated",
     [

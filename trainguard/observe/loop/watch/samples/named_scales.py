@@ -166,7 +166,7 @@ def _leave_out_padding(rows: torch.Tensor) -> torch.Tensor:
     """Return the places of rows (N, T, C) as a table, but those that are as some end, or begin."""
     places, kept = rows.flatten(0, 1), torch.ones(rows.shape[:2], dtype=torch.bool).flatten()
     for ends in (rows[:, -1], rows[:, 0]):
-        values, counts = ends.unique(dim=0, return_counts=True)
+        values, counts = torch.unique(ends, dim=0, return_counts=True)
         for padding in values[counts > 1][:_PADDINGS]:  # two rows may well end as long as they are
             kept &= (places != padding).any(1)
     return places[kept] if bool(kept.any()) else places

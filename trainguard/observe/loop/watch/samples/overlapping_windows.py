@@ -1,5 +1,6 @@
 """Windows of a series that are learned from, and those of evaluations that reach into the same."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +80,11 @@ class OverlappingWindows:
     def _axis(self) -> int | None:
         """Return the axis of time: the one along which what was learned from overlaps."""
         for axis, (first, last) in enumerate(zip(self.first, self.last, strict=True)):
-            moved = sum(last[content] > place for content, place in first.items())
-            if first and 2 * moved > len(first):
+            moved = Counter(place for content, place in first.items() if last[content] > place)
+            # What stands behind the moments, such as the hour, makes runs with the last of them,
+            # none of which comes anywhere else.
+            here = sum(place in moved for place in first.values())
+            if 2 * moved.total() > here:
                 return axis
         return None
 
