@@ -8,7 +8,12 @@ from trainguard.events.loop import Parameter, Step, Term
 from trainguard.events.origin import Origin
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.losses.causes import find_causes, tell_of_growth, tell_of_start
+from trainguard.invariants.loop.losses.causes import (
+    find_causes,
+    tell_of_growth,
+    tell_of_limits,
+    tell_of_start,
+)
 
 LAYERS = (("first.weight", 0.5, 100), ("last.weight", 1.0, 100))
 
@@ -53,6 +58,14 @@ def test_gradients_that_fade() -> None:
     """The least against the largest, for each of their elements."""
     layers = (("first.weight", 1e-7, 100), ("last.weight", 1.0, 100))
     assert told(layers=layers).startswith("first.weight gets 1e-07 of the gradient of last.weight")
+
+
+def test_functions_at_their_limit() -> None:
+    """With the line that calls one."""
+    seen = Probe(probe="saturated", measured=9, label="a.weight clamp", source="/a/net.py:7")
+    expected = "clamp() is at its limit for every sample (net.py:7), where all gradients become"
+    assert tell_of_limits(Trace("train.py", (seen,))).startswith(expected)
+    assert tell_of_limits(Trace("train.py", ())) == ""
 
 
 def test_what_becomes_of_the_input() -> None:

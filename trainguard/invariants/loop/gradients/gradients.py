@@ -14,7 +14,12 @@ from trainguard.events.loop import Parameter, Read, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
-from trainguard.invariants.loop.losses.causes import tell_of_growth, tell_of_rate, tell_of_start
+from trainguard.invariants.loop.losses.causes import (
+    tell_of_growth,
+    tell_of_limits,
+    tell_of_rate,
+    tell_of_start,
+)
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import (
     Course,
@@ -266,7 +271,8 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
                 "above " + integer(0),
                 why="what was not finite in them was replaced by zeros before the step"
                 if replaced
-                else "perhaps a clamp that is always active, dead units, or a factor of zero",
+                else tell_of_limits(trace)
+                or "perhaps a clamp that is always active, dead units, or a factor of zero",
                 event=dead[0],
             )
 

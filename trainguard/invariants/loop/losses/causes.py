@@ -77,6 +77,18 @@ def tell_of_start(trace: Trace[Event]) -> str:
     )
 
 
+def tell_of_limits(trace: Trace[Event]) -> str:
+    """Return a sentence about a function that is at its limit for every sample, or nothing."""
+    for probe in events(trace, Probe):
+        if probe.probe == "saturated":
+            function = probe.label.rpartition(" ")[2]
+            return (
+                f"{function}() is at its limit for every sample{in_line(probe.source)}, where all"
+                " gradients become zero"
+            )
+    return ""
+
+
 def tell_of_signal(trace: Trace[Event]) -> str:
     """Return a sentence about what becomes of the input on its way through the layers."""
     for probe in events(trace, Probe):

@@ -1,5 +1,6 @@
 """Which line of a model calls a function, or makes the module that does."""
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.models.function_lines import (
     find_function_line,
     find_last_line,
+    find_line_near,
     find_method_line,
 )
 
@@ -42,6 +44,16 @@ def stack(*last: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.Softmax(1), nn.Linear(4, 3), *last)
 
 
+def line_of(part: object, code: str) -> int:
+    """Return the line of this file in which a function or class has some code."""
+    lines, first = inspect.getsourcelines(part)  # type: ignore[arg-type]
+    return next(number for number, line in enumerate(lines, first) if code in line)
+
+
+SOFTMAX, LOGARITHMS = line_of(Soft, ".softmax("), line_of(Logged, "return self.last")
+STACKED, FORWARD = line_of(stack, "nn.Softmax"), line_of(Soft, "def forward")
+
+
 def found(make: Callable[[], nn.Module], function: str, *, last: bool = False) -> int:
     """Return the line of this file that is found for a function; 0 for none."""
     with Recorder("x") as recorder:
@@ -58,14 +70,14 @@ def found(make: Callable[[], nn.Module], function: str, *, last: bool = False) -
 @pytest.mark.parametrize(
     ("make", "function", "line"),
     [
-        (Soft, "softmax", 29),  # softmax( of the method
+        (Soft, "softmax", SOFTMAX),
         (Soft, "relu", 0),  # there are two lines
         (Soft, "tanh", 0),
-        (stack, "softmax", 42),
+        (stack, "softmax", STACKED),
         (lambda: stack(nn.Softmax(1)), "softmax", 0),  # made by two lines
         (stack, "log_softmax", 0),
         (Logged, "softmax", 0),
-        (Logged, "log_softmax", 37),
+        (Logged, "log_softmax", LOGARITHMS),
     ],
 )
 def test_the_only_line(make: Callable[[], nn.Module], function: str, line: int) -> None:
@@ -76,11 +88,21 @@ def test_the_only_line(make: Callable[[], nn.Module], function: str, line: int) 
 def test_the_last_module() -> None:
     """What a model ends with is told by the line that made it."""
     ending = found(lambda: stack(nn.Softmax(1)), "softmax", last=True)
-    assert ending > found(stack, "softmax", last=True) == 42
-    assert found(Soft, "softmax", last=True) == 29
+    assert ending > found(stack, "softmax", last=True) == STACKED
+    assert found(Soft, "softmax", last=True) == SOFTMAX
+
+
+def test_lines_of_the_same_file() -> None:
+    """The only one that calls a function, whoever does."""
+    here = f"{__file__}:1"
+    assert find_line_near(here, "arange_nowhere" + "_else") == ""
+    assert find_line_near(here, "find_line_near") == ""  # several
+    assert find_line_near(here, "relu") == ""
+    assert find_line_near(here, "log_softmax").endswith(f"test_function_lines.py:{LOGARITHMS}")
+    assert find_line_near("", "softmax") == ""
 
 
 def test_methods_of_the_users() -> None:
     """And none of those that are torch's, or of what has none."""
-    assert find_method_line(Soft(), "forward").endswith("test_function_lines.py:25")
+    assert find_method_line(Soft(), "forward").endswith(f"test_function_lines.py:{FORWARD}")
     assert find_method_line(nn.Linear(1, 1), "forward") == find_method_line(3, "forward") == ""

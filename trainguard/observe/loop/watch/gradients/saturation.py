@@ -10,10 +10,11 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.models.function_lines import find_function_line
+from trainguard.observe.loop.watch.models.function_lines import find_function_line, find_line_near
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.user_line import caller
 
 # Steps made before it is looked at, and how much later again: a phase of 20 steps or more is seen
 # that begins in the first 80 % of a run.
@@ -98,15 +99,19 @@ class Saturation(Watcher):
                 measured=float(parameter.numel()),
                 step=self.recorder.steps,
                 label=f"{name} {functions[0]}",
-                source=find_function_line(
-                    self.recorder, functions[0], self.recorder.names.holder(parameter)
-                ),
+                source=self._find_line(parameter, functions[0]),
             )
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         self._flow = None
         return self._found.values()
+
+    def _find_line(self, parameter: torch.Tensor, function: str) -> str:
+        """Return the one line of a parameter's model that calls a function, or of the script."""
+        holder = self.recorder.names.holder(parameter)
+        own = find_function_line(self.recorder, function, holder)
+        return own or find_line_near(caller(), function)
 
     @shielded
     def _note(self, node: Node, given: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:

@@ -1,6 +1,7 @@
 """Finds the line of a model's own code that calls a function, or makes a module that does."""
 
 import inspect
+import linecache
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -37,6 +38,15 @@ def find_function_line(recorder: "Recorder", function: str, within: str = "") ->
         if made:
             return next(iter(made)) if len(made) == 1 else ""
     return ""
+
+
+def find_line_near(place: str, function: str) -> str:
+    """Return the one line that calls a function in the file of a place, `file:line`, if any."""
+    file = place.rpartition(":")[0]
+    found = [
+        number for number, line in enumerate(linecache.getlines(file), 1) if _calls(line, function)
+    ]
+    return f"{file}:{found[0]}" if len(found) == 1 else ""
 
 
 def find_last_line(recorder: "Recorder", function: str) -> str:
@@ -89,5 +99,10 @@ def _lines_with(kind: type[nn.Module], function: str) -> Iterator[str]:
     except (OSError, TypeError):
         return
     for number, line in enumerate(lines, first):
-        if re.search(rf"(?<!\w){function}_?\(", line, re.IGNORECASE):
+        if _calls(line, function):
             yield f"{file}:{number}"
+
+
+def _calls(line: str, function: str) -> bool:
+    """Say whether a line of code calls a function, or a module of that name."""
+    return re.search(rf"(?<!\w){function}_?\(", line, re.IGNORECASE) is not None
