@@ -12,6 +12,7 @@ from trainguard.invariants.loop.losses.causes import (
     find_causes,
     tell_of_growth,
     tell_of_limits,
+    tell_of_outputs,
     tell_of_start,
 )
 
@@ -66,6 +67,12 @@ def test_functions_at_their_limit() -> None:
     expected = "clamp() is at its limit for every sample (net.py:7), where all gradients become"
     assert tell_of_limits(Trace("train.py", (seen,))).startswith(expected)
     assert tell_of_limits(Trace("train.py", ())) == ""
+    steep = BaselineFit(function="mse_loss", only=1.0, losses=(2.0,), constants=(2.0,))
+    run = (Step(step=0, loss=80.0), steep)
+    assert tell_of_outputs(Trace("train.py", (*run, seen))).startswith(expected)
+    assert tell_of_outputs(Trace("train.py", run)).startswith("the first loss, 80, is 40 times")
+    bytes_ = BaselineFit(function="mse_loss", deviation=85.0)
+    assert tell_of_outputs(Trace("train.py", run), bytes_).startswith("its inputs deviate by 85")
 
 
 def test_what_becomes_of_the_input() -> None:
@@ -74,6 +81,9 @@ def test_what_becomes_of_the_input() -> None:
     lost = told(Probe(measured=1e-4, reference=1.0, **usual))
     assert "the last layer gets 0.0001 of what differs" in lost
     assert lost.endswith("between `a` and `b` (net.py:7)")
+    drawn = (Parameter(name="a.weight"), Origin(name="a.weight", source="/a/net.py:3"))
+    lost = told(Probe(measured=1e-4, reference=1.0, **usual), *drawn)
+    assert lost.endswith("(net.py:7), with the weights that were drawn (net.py:3)")
     usual = {"probe": "signal grown", "label": "`a` to `b`", "source": ""}
     grown = told(Probe(measured=2e9, reference=0.5, **usual))
     assert grown.startswith("numbers grow from 0.5 to 2e+09 from `a` to `b`: perhaps its weights")

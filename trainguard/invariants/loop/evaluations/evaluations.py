@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, isinf, isnan
 from struct import pack
 
 from trainguard.core.catalogue import invariant
@@ -212,6 +212,8 @@ _FAULTS = {
 def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
     """Return the finding about a series."""
     summary, allowed, why = _FAULTS[fault]
+    if fault == "nan" and any(isnan(step.loss) or isinf(step.loss) for step in events(trace, Step)):
+        why = "the training has lost the model before, see loss_is_finite"
     return Finding(
         summary.format(trace.subject),
         f"{series.name}, " + at_step(series.steps[0]) + f" to step {series.steps[-1]}",

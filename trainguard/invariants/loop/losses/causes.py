@@ -46,6 +46,14 @@ def find_causes(trace: Trace[Event], fit: BaselineFit) -> list[str]:
     return [each for each in told if each]
 
 
+def tell_of_outputs(trace: Trace[Event], fit: BaselineFit | None = None) -> str:
+    """Return what tells why outputs are far off, or all alike; or nothing."""
+    if limits := tell_of_limits(trace):
+        return limits
+    start = (tell_of_inputs(trace, fit) if fit is not None else "") or tell_of_start(trace)
+    return "; ".join(filter(None, (start, tell_of_rate(trace), tell_of_signal(trace))))
+
+
 def tell_of_inputs(trace: Trace[Event], fit: BaselineFit) -> str:
     """Return a sentence about inputs that hardly differ, or are far from numbers around one."""
     if not 0 < fit.deviation < _FLAT and not fit.deviation > _WIDE:
@@ -68,13 +76,18 @@ def tell_of_start(trace: Trace[Event]) -> str:
     begun = course.every[0].loss if course else 0.0
     if not fits or not isfinite(begun) or not begun >= _STEEP * fits[0].constants[0] > 0:
         return ""
-    weights = {parameter.name for parameter in events(trace, Parameter)}
-    lines = {origin.source for origin in events(trace, Origin) if origin.name in weights}
-    line = in_line(lines.pop()) if len(lines) == 1 else ""
+    line = _line_of_draws(trace)
     return (
         f"the first loss, {number(begun)}, is {number(begun / fits[0].constants[0], 'times')} that"
         f" of a constant: perhaps weights are drawn far too large{line}, or inputs are"
     )
+
+
+def _line_of_draws(trace: Trace[Event]) -> str:
+    """Return the line that has drawn or set weights, in brackets, where only one did."""
+    weights = {parameter.name for parameter in events(trace, Parameter)}
+    lines = {origin.source for origin in events(trace, Origin) if origin.name in weights}
+    return in_line(lines.pop()) if len(lines) == 1 else ""
 
 
 def tell_of_limits(trace: Trace[Event]) -> str:
@@ -100,10 +113,11 @@ def tell_of_signal(trace: Trace[Event]) -> str:
                 " that normalises is missing"
             )
         if probe.probe == "signal lost":
-            share = number(probe.measured / probe.reference)
+            share, draws = number(probe.measured / probe.reference), _line_of_draws(trace)
             return (
                 f"the last layer gets {share} of what differs between samples in the first: most of"
                 f" it is lost between {probe.label}{line}"
+                + (f", with the weights that were drawn{draws}" if draws else "")
             )
     return ""
 

@@ -13,13 +13,7 @@ from trainguard.events.loop import Evaluation, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
-from trainguard.invariants.loop.losses.causes import (
-    find_causes,
-    tell_of_inputs,
-    tell_of_rate,
-    tell_of_signal,
-    tell_of_start,
-)
+from trainguard.invariants.loop.losses.causes import find_causes, tell_of_outputs
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
@@ -127,9 +121,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Ra
 def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFit) -> str:
     """Say what may be wrong, and what that is known from."""
     if worse:
-        start = tell_of_inputs(trace, fit) or tell_of_start(trace)
-        told = (start, tell_of_rate(trace), tell_of_signal(trace))
-        return "; ".join(filter(None, told)) or (
+        return tell_of_outputs(trace, fit) or (
             "perhaps a rate that is too high, inputs or weights that are far too large, or a"
             " sign that is turned"
         )
@@ -263,7 +255,8 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             f"{what} that differ as the targets do",
             why="perhaps numbers below one that were cast to integers, or the same row for all"
             if blank
-            else "perhaps a softmax over a dimension of size one, units that are dead or saturated,"
+            else tell_of_outputs(trace)
+            or "perhaps a softmax over a dimension of size one, units that are dead or saturated,"
             " or features that are replaced by a constant",
             event=fit,
         )
