@@ -11,6 +11,7 @@ from trainguard.events.loop import Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LAYERS, UPDATES, has_probe
+from trainguard.invariants.loop.losses.causes import line_of_draws
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -64,7 +65,8 @@ def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
             course.at(step) + f", {low} against {high}",
             "ratio " + number(ratio) + f", median of {len(surveyed)} steps",
             "ratio " + number(least if ratio < least else _NOTED),
-            why="perhaps activations that saturate, or an initialisation of the wrong size",
+            why="perhaps activations that saturate, or an initialisation of the wrong size"
+            + line_of_draws(trace),
             rank=Rank.BROKEN if ratio < least else Rank.NOTE,
             event=step,
         )

@@ -76,14 +76,14 @@ def tell_of_start(trace: Trace[Event]) -> str:
     begun = course.every[0].loss if course else 0.0
     if not fits or not isfinite(begun) or not begun >= _STEEP * fits[0].constants[0] > 0:
         return ""
-    line = _line_of_draws(trace)
+    line = line_of_draws(trace)
     return (
         f"the first loss, {number(begun)}, is {number(begun / fits[0].constants[0], 'times')} that"
         f" of a constant: perhaps weights are drawn far too large{line}, or inputs are"
     )
 
 
-def _line_of_draws(trace: Trace[Event]) -> str:
+def line_of_draws(trace: Trace[Event]) -> str:
     """Return the line that has drawn or set weights, in brackets, where only one did."""
     weights = {parameter.name for parameter in events(trace, Parameter)}
     lines = {origin.source for origin in events(trace, Origin) if origin.name in weights}
@@ -113,7 +113,7 @@ def tell_of_signal(trace: Trace[Event]) -> str:
                 " that normalises is missing"
             )
         if probe.probe == "signal lost":
-            share, draws = number(probe.measured / probe.reference), _line_of_draws(trace)
+            share, draws = number(probe.measured / probe.reference), line_of_draws(trace)
             return (
                 f"the last layer gets {share} of what differs between samples in the first: most of"
                 f" it is lost between {probe.label}{line}"

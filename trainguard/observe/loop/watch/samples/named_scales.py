@@ -20,7 +20,6 @@ _BATCHES = 16  # of training that are measured
 _LEAST, _LARGEST = 256, 2**22  # rows that tell a mean and a deviation; numbers of a batch
 _WIDEST = 1024  # columns
 _TRIES = 4  # passes in which a scale is looked for
-_PADDINGS = 2  # rows by which sequences are filled up, at one end
 _PAIRS = 16  # of a mean and a deviation
 _NEAR, _NEAR_ALONE = 0.1, 0.03  # deviations, and of a deviation: of several columns, and of one
 _CHANCE = 4.0  # deviations of the mean of so many rows
@@ -167,8 +166,8 @@ def _leave_out_padding(rows: torch.Tensor) -> torch.Tensor:
     places, kept = rows.flatten(0, 1), torch.ones(rows.shape[:2], dtype=torch.bool).flatten()
     for ends in (rows[:, -1], rows[:, 0]):
         values, counts = torch.unique(ends, dim=0, return_counts=True)
-        for padding in values[counts > 1][:_PADDINGS]:  # two rows may well end as long as they are
-            kept &= (places != padding).any(1)
+        if int(counts.max()) > 1:  # in several rows: no numbers that were measured
+            kept &= (places != values[counts.argmax()]).any(1)
     return places[kept] if bool(kept.any()) else places
 
 
