@@ -72,7 +72,7 @@ class MadeLines(Watcher):
             if len(self._found) >= _MOST_TOLD:
                 return
             self.add(names.module(module), module)
-            for weight in module._parameters.values():  # noqa: SLF001 methods may be overridden
+            for weight in module.__dict__.get("_parameters", {}).values():  # no property is asked
                 if weight is not None and (line := drawn.find_line([weight])):
                     self._found.setdefault(names.parameter(weight), line)
 
