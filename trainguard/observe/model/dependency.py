@@ -21,7 +21,7 @@ from trainguard.observe.model.comparison import apart
 from trainguard.observe.model.frozen_copy import FrozenCopy, plain_kernels, tapping
 from trainguard.observe.model.model_case import Inputs, ModelCase
 from trainguard.observe.model.outputs import Outputs
-from trainguard.observe.tools.user_line import foreign
+from trainguard.observe.tools.user_line import foreign, forward_of
 
 _SLIGHT_CHANGE = 1e-6
 _SLIGHT = {True: 1e-9, False: 1e-6}  # of the largest gradient: rounding, in float64 and in float32
@@ -105,7 +105,7 @@ def _differ(some: list[Tensor], others: list[Tensor]) -> bool:
 
 def _source(module: nn.Module) -> str:
     """Return `file:line` of a module's forward where it is the user's own code."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    code = getattr(inspect.unwrap(forward_of(module)), "__code__", None)
     if code is None or not foreign(code.co_filename):
         return ""
     return f"{code.co_filename}:{code.co_firstlineno}"

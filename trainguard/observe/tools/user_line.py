@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from inspect import CO_OPTIMIZED
+from inspect import CO_OPTIMIZED, getattr_static
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -44,6 +44,15 @@ def _folders_of_libraries() -> tuple[str, ...]:
 def caller(depth: int = 1) -> str:
     """Return `file:line` of the innermost frame of the user's own code, or nothing."""
     return place_of(sys._getframe(depth))  # noqa: SLF001 the one way to look at callers cheaply
+
+
+def forward_of(module: object) -> Any:
+    """
+    Return the function that computes what a module returns, as its class has it.
+
+    Classes of scripted modules have something else there, which raises where it is asked for.
+    """
+    return getattr_static(type(module), "forward", None)
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -155,3 +155,18 @@ def test_methods_that_are_called_are_read() -> None:
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"]
     assert found == ["torch.flip(x, dims=[1])"]
+
+
+def test_scripted_modules_are_passed_by() -> None:
+    """Their classes raise where they are asked for what they compute."""
+    model = torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1)))
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for _ in range(3):
+                    model(torch.ones(8, 3))
+    assert recorder.trace.conditions.get("faults", ()) == ()

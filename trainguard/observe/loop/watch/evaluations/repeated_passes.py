@@ -15,7 +15,7 @@ from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import sample_elements
 from trainguard.observe.tools.local_values import has_rows, local_values, start_of
 from trainguard.observe.tools.module_names import unwrap
-from trainguard.observe.tools.user_line import caller, user_frames, variables_of
+from trainguard.observe.tools.user_line import caller, forward_of, user_frames, variables_of
 
 _LEAST = 5  # passes over one input: fewer are a check that they are the same, or a warm-up
 _MOST = 4096  # inputs between two steps
@@ -111,7 +111,7 @@ def _has_dropout(module: nn.Module) -> bool:
         share = getattr(part, "p" if is_one else "dropout", 0)
         if isinstance(share, float) and share > 0:
             return True
-        names = getattr(getattr(type(part).forward, "__code__", None), "co_names", ())
+        names = getattr(getattr(forward_of(part), "__code__", None), "co_names", ())
         if "dropout" in names and not is_one and not hasattr(part, "dropout"):  # the function
             return True
     return False

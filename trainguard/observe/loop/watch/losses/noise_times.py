@@ -12,6 +12,7 @@ from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.owners import words_in
+from trainguard.observe.tools.user_line import forward_of
 
 _NAMES = {"level", "levels", "sigma", "sigmas", "t", "time", "times", "timestep", "timesteps"}
 _ENOUGH = 512  # rows: independent numbers of so many correlate by 0.2 less than once in 100,000
@@ -69,7 +70,7 @@ class NoiseTimes:
 def _find_times(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the inputs with a number for each sample that a module calls a time."""
     try:
-        names = list(inspect.signature(type(module).forward).parameters)[1:]
+        names = list(inspect.signature(forward_of(module)).parameters)[1:]
     except (TypeError, ValueError):
         return
     for name, given in zip(names, inputs, strict=False):

@@ -12,7 +12,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.discarded import find_discarded, find_unread
 from trainguard.observe.tools.state_roles import find_states
-from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
+from trainguard.observe.tools.user_line import foreign, forward_of, user_frames, variables_of
 
 _PASSES = 64  # that learn, whose modules are looked at
 _STEPS = {1, 2, 8, 32}  # around which the functions that run are looked at
@@ -51,12 +51,12 @@ class DiscardedResults(Watcher):
             return
         self._passes += 1
         for part in nn.Module.modules(module):
-            code = getattr(type(part).forward, "__code__", None)
+            code = getattr(forward_of(part), "__code__", None)
             if type(part) in self._seen or code is None:
                 continue
             self._seen.add(type(part))
             if foreign(code.co_filename):
-                self._take(code, getattr(type(part).forward, "__globals__", {}), part)
+                self._take(code, getattr(forward_of(part), "__globals__", {}), part)
                 self._take_maker(part)
                 self._take_methods(part, code.co_names)
 

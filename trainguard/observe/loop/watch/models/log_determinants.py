@@ -20,7 +20,7 @@ from trainguard.observe.tools.discarded import find_function, parse_file
 from trainguard.observe.tools.least_squares import Table
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.owners import words_in
-from trainguard.observe.tools.user_line import caller, user_frames
+from trainguard.observe.tools.user_line import caller, forward_of, user_frames
 
 _STEPS = {1, 2, 4, 16, 64}  # that are looked at: flows often begin as the identity
 _MOST = 4  # modules
@@ -187,7 +187,7 @@ def _compare(logarithms: Table, numbers: Table, width: int) -> float | None:
 
 def _is_called_so(module: nn.Module) -> bool:
     """Say whether a module, or who calls it, calls what it returns at the second place so."""
-    code = getattr(type(module).forward, "__code__", None)
+    code = getattr(forward_of(module), "__code__", None)
     made = find_function(code) if code is not None else None
     parts = ast.walk(made) if made is not None else ()
     values = [part.value for part in parts if isinstance(part, ast.Return)]
