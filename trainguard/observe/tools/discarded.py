@@ -247,8 +247,8 @@ def find_object(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(owner, torch.Tensor):
         return owner if node.attr in ("data", "grad") else None
     if isinstance(owner, nn.Module):
-        kept = owner._parameters | owner._buffers | owner._modules  # noqa: SLF001 as above
-        return kept.get(node.attr)
+        tables = (vars(owner).get(name, {}) for name in ("_parameters", "_buffers", "_modules"))
+        return next((table[node.attr] for table in tables if node.attr in table), None)
     return None
 
 
