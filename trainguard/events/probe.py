@@ -59,7 +59,8 @@ class Probe(Event):
         told as an epoch and is no whole number; reference is how often it was less than before,
         step how often it was told), "kept statistics" (batches that a model has seen while the
         batch statistics of its average stayed), "virgin statistics" (passes that learn with batch
-        statistics that are what they were made with, of all in evaluation mode), "numberings"
+        statistics that are what they were made with, of all in evaluation mode), "swapped
+        average" (evaluations of an average after which the model was not put back), "numberings"
         (names with another number in the data of an evaluation), "padding cut", and once more as
         "padding cut late", or "padding cut told" where lengths or a mask come with the batch (the
         typical change of outputs without so much of it, in deviations between samples), "twice"

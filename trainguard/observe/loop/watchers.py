@@ -121,6 +121,7 @@ from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.parameters.partial_loads import PartialLoads
 from trainguard.observe.loop.watch.parameters.rounded_updates import RoundedUpdates
 from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
+from trainguard.observe.loop.watch.parameters.swapped_averages import SwappedAverages
 from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.parameters.virgin_statistics import VirginStatistics
@@ -277,6 +278,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ResumedSchedules,
     PlacedSchedules,
     AveragedCopies,
+    SwappedAverages,
     BatchStatistics,
     VirginStatistics,
     MergedWeights,

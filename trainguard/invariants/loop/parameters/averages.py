@@ -7,7 +7,7 @@ from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
-from trainguard.core.measure import Measure, integer, number
+from trainguard.core.measure import Measure, integer, number, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Average
 from trainguard.events.probe import Probe
@@ -63,6 +63,37 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
             allowed=Measure(f"1 copy with a decay of {promised:.6g}", 1, "copies"),
             why="a copy that is kept outside of a module, as a list of tensors, is not seen",
         )
+
+
+@invariant(
+    "loop", evidence=has_probe("swapped average", "no average stood in the place of its model")
+)
+def models_come_back_from_their_averages(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    After an evaluation of its average the model goes on with its own weights.
+
+    Judges: averages that follow their model every few steps, on the CPU, and whose numbers are
+        written into the model for an evaluation: whether the model has its own again where
+        something is learned next. Broken where it never has, after 2 evaluations (limit) or more.
+    Allows: one evaluation, as at the end of a stage; averages that move at the evaluations alone,
+        as those of lookahead or of federated rounds, from which the model goes on by design.
+    Misses: averages on an accelerator, and those that nobody keeps.
+    Why: each epoch begins anew from the average of what was before, with the state of the optimizer
+        of another point: the training is slowed down, and what is called an average is none.
+    Source: harubaru/waifu-diffusion pull request 31; PKU-YuanGroup/Open-Sora-Plan issue 186.
+    """
+    least = trace.limit("models_come_back_from_their_averages", 2)
+    for probe in events(trace, Probe):
+        if probe.probe == "swapped average" and probe.measured == probe.reference >= least:
+            yield Finding(
+                f"the training of `{trace.subject}` goes on from an average of its model",
+                f"{probe.label}, evaluated in the place of the model",
+                "not put back after " + portion(probe.measured, probe.reference, "evaluations"),
+                "the weights of the latest step, after each of them",
+                why="keep the weights before the average is written over them, and put them back"
+                " after the evaluation; or evaluate a copy of the model",
+                event=probe,
+            )
 
 
 @invariant("loop", evidence=has_probe("unasked", "no module with the name of a target moved"))
