@@ -146,3 +146,10 @@ def test_most_columns_are_scaled(others: int, told: bool) -> None:
 
     rows = 3 + 2 * torch.randn(200, 5)
     assert bool(learn(rows[:, : 2 + others], scale)[0]) == told
+    flags = torch.cat([rows[:, : 2 + others], (rows > 3).float()], 1)  # which nobody scales
+
+    def scale_some(part: torch.Tensor) -> torch.Tensor:
+        """Scale two columns, and leave flags as they are."""
+        return torch.cat([scale(part[:, : 2 + others]), part[:, 2 + others :]], 1)
+
+    assert bool(learn(flags, scale_some)[0]) == told

@@ -88,9 +88,16 @@ def test_a_model_that_is_put_back(put: Put) -> None:
     assert run(put, restores=2) == ([(2.0, 4.0)], True)
 
 
-def test_averages_that_are_no_such() -> None:
+@pytest.mark.parametrize("steps", [12, 150])  # in long runs not every step is seen
+def test_averages_that_are_no_such(steps: int) -> None:
     """Plain copies, now and then or always, and weights that move at an evaluation alone."""
-    assert run(pull=1.0) == ([], False)
-    assert run(pull=1.0, every=12, swaps=False) == ([], False)
-    assert run(pull=0.5, every=12) == ([], False)
-    assert run(swaps=False) == ([], False)
+    assert run(pull=1.0, steps=steps) == ([], False)
+    assert run(pull=1.0, every=steps, swaps=False, steps=steps) == ([], False)
+    assert run(pull=1.0, every=3, swaps=False, steps=steps) == ([], False)
+    assert run(pull=0.5, every=steps, steps=steps) == ([], False)
+    assert run(swaps=False, steps=steps) == ([], False)
+
+
+def test_an_average_that_has_only_begun() -> None:
+    """Few moves tell nothing of its pace."""
+    assert run(steps=3, epochs=3) == ([], False)
