@@ -38,6 +38,7 @@ def run(
     every: int = 1,
     pull: float = 0.2,
     swaps: bool = True,
+    goes_on: bool = False,
     steps: int = 12,
     epochs: int = 5,
 ) -> tuple[list[tuple[float, float]], bool]:
@@ -57,6 +58,8 @@ def run(
                     with torch.no_grad():
                         for slow, fast in zip(ema.parameters(), model.parameters(), strict=True):
                             slow.lerp_(fast, pull)
+                    if goes_on:
+                        put(model, ema.state_dict())
             kept = copy.deepcopy(model.state_dict())
             if swaps:
                 put(model, ema.state_dict())
@@ -95,6 +98,7 @@ def test_averages_that_are_no_such(steps: int) -> None:
     assert run(pull=1.0, every=steps, swaps=False, steps=steps) == ([], False)
     assert run(pull=1.0, every=3, swaps=False, steps=steps) == ([], False)
     assert run(pull=0.5, every=steps, steps=steps) == ([], False)
+    assert run(pull=0.5, every=3, goes_on=True, swaps=False, steps=steps) == ([], False)
     assert run(swaps=False, steps=steps) == ([], False)
 
 
