@@ -7,6 +7,7 @@ import pytest
 from trainguard.core.finding import Rank
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation
+from trainguard.events.origin import Origin
 from trainguard.events.probe import Probe
 
 BEATS = "loss_beats_constant_prediction"
@@ -110,6 +111,16 @@ def test_samples_that_are_told_apart(more: dict, expected: str | None, judged) -
     """One answer for all is found where it lasts to the end of the run."""
     found = [finding.summary for finding in judged(FOLLOWS, [fit(**more)])]
     assert found == ([expected] if expected else [])
+
+
+def test_why_samples_are_not_told_apart(judged) -> None:
+    """Of inputs the line of their loader, of outputs the function that is at its limit."""
+    loader = Origin(name="loader", source="/a/net.py:3")
+    (finding,) = judged(FOLLOWS, [loader, fit(blank=40)])
+    assert finding.why.endswith("before the loader (net.py:3) is made, or as it serves them")
+    limit = Probe(probe="saturated", measured=9, label="a.weight softmax", source="/a/net.py:7")
+    (finding,) = judged(FOLLOWS, [limit, fit(alike=40)])
+    assert finding.why.startswith("softmax() is at its limit for every sample (net.py:7)")
 
 
 @pytest.mark.parametrize(("quiet", "expected"), [(0.1, []), (1.0, ["broken"])])

@@ -61,12 +61,16 @@ def tell_of_inputs(trace: Trace[Event], fit: BaselineFit) -> str:
     perhaps = (
         "are divided twice by their range" if fit.deviation < _FLAT else "were never normalised"
     )
-    line = line_of_origin(trace, "loader")
-    before = f", before the loader{in_line(line)} is made, or as it serves them" if line else ""
     return (
         f"its inputs deviate by {number(fit.deviation)} from one sample to another: perhaps they"
-        f" {perhaps}{before}"
+        f" {perhaps}{before_loader(trace)}"
     )
+
+
+def before_loader(trace: Trace[Event]) -> str:
+    """Return where inputs come from, after a comma, or nothing where no loader is known."""
+    line = line_of_origin(trace, "loader")
+    return f", before the loader{in_line(line)} is made, or as it serves them" if line else ""
 
 
 def tell_of_start(trace: Trace[Event]) -> str:

@@ -13,7 +13,7 @@ from trainguard.events.loop import Evaluation, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
-from trainguard.invariants.loop.losses.causes import find_causes, tell_of_outputs
+from trainguard.invariants.loop.losses.causes import before_loader, find_causes, tell_of_outputs
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
@@ -254,6 +254,7 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             "one and the same for targets that differ",
             f"{what} that differ as the targets do",
             why="perhaps numbers below one that were cast to integers, or the same row for all"
+            + before_loader(trace)
             if blank
             else tell_of_outputs(trace)
             or "perhaps a softmax over a dimension of size one, units that are dead or saturated,"
