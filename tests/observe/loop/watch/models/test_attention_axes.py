@@ -1,5 +1,6 @@
 """Attention by hand: along which axis its weights sum to one, and along which they are used."""
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,36 @@ def test_weights_of_a_mixture_along_another_axis() -> None:
     assert mix(-2, -1, torch.clone) == [("-2 and -1", 3, 3)]
     assert mix(0, 2, torch.clone) == [("-3 and -1", 3, 3)]
     assert mix(-1, -1, torch.clone) == mix(2, -1, torch.clone) == []
+
+
+class Mixture(nn.Module):
+    """Densities, and the logarithms of their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return both."""
+        densities, weights = self.layer(x).chunk(2, dim=-1)
+        return densities, weights.log_softmax(0)
+
+
+def test_the_line_of_the_weights() -> None:
+    """Where a class of the user's takes their logarithms, it is told."""
+    model = Mixture()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            densities, known = model(torch.randn(4, 6, 8))
+            optimizer.zero_grad()
+            (-(known - densities.square()).logsumexp(-1).mean()).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    (probe,) = [p for p in recorder.trace if isinstance(p, Probe) and p.probe == "mixture axis"]
+    lines, first = inspect.getsourcelines(Mixture)
+    (line,) = [n for n, code in enumerate(lines, first) if "log_softmax" in code]
+    assert probe.source.endswith(f"test_attention_axes.py:{line}")
 
 
 def test_chains_of_states_are_left_alone() -> None:

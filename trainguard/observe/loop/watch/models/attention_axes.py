@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.models.attention_scales import (
     ScaledScores,
     find_scores,
 )
+from trainguard.observe.loop.watch.models.function_lines import find_function_line
 from trainguard.observe.loop.watch.models.mixture_axes import find_mixture_axes
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.patches import Patches
@@ -69,6 +70,7 @@ class AttentionAxes(Watcher):
         "Probe:attention scale, perhaps",
         "Probe:mixture axis",
     )
+    relies_on = ("MadeLines",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -76,7 +78,7 @@ class AttentionAxes(Watcher):
         self._steps = self._scaled = self._multiplied = 0
         self._width, self._sure, self._line = 0, True, ""
         self._mixtures = self._crossed = 0
-        self._axes = self._mixed = ""  # of a mixture, and the line that goes backward
+        self._axes = self._mixed = ""  # of a mixture, and its log_softmax or the backward
 
     def install(self, patches: Patches) -> None:
         """Leave the line of a softmax at its node."""
@@ -109,7 +111,8 @@ class AttentionAxes(Watcher):
         self._mixtures += bool(axes)
         self._crossed += crossed is not None
         if crossed is not None and not self._axes:
-            self._axes, self._mixed = f"{crossed[0]} and {crossed[1]}", caller()
+            self._axes = f"{crossed[0]} and {crossed[1]}"
+            self._mixed = find_function_line(self.recorder, "log_softmax") or caller()
 
     def _see_scales(self, scores: list[ScaledScores]) -> None:
         """Count a step in which scores are multiplied that should have been divided."""
