@@ -12,9 +12,8 @@ class Origin(Event):
 
     Or has drawn or set a weight, where that was done by a line of its own.
 
-    name: as other events have it, "Net.norm", "AdamW#2"; "loader" is the
-        one whose batches are learned from. source: the line, `train.py:21`, outside
-        of the thing's own class.
+    name: as other events have it, "Net.norm", "AdamW#2"; "loader" is the one whose batches are
+        learned from. source: the line, `train.py:21`, outside of the thing's own class.
     """
 
     name: str

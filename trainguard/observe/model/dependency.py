@@ -7,7 +7,6 @@ Where no gradient leads to an input, such as to integers that no `nn.Embedding` 
 and compared at once.
 """
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from trainguard.observe.model.comparison import apart
 from trainguard.observe.model.frozen_copy import FrozenCopy, plain_kernels, tapping
 from trainguard.observe.model.model_case import Inputs, ModelCase
 from trainguard.observe.model.outputs import Outputs
-from trainguard.observe.tools.user_line import foreign, forward_of
+from trainguard.observe.tools.user_line import find_method_line
 
 _SLIGHT_CHANGE = 1e-6
 _SLIGHT = {True: 1e-9, False: 1e-6}  # of the largest gradient: rounding, in float64 and in float32
@@ -91,7 +90,7 @@ def first_module(
         if name != two[0]:
             break
         if name and given and not _differ(given, two[2]) and _differ(made, two[3]):
-            return f"`{name}` ({type(module).__name__})", _source(module)
+            return f"`{name}` ({type(module).__name__})", find_method_line(module, "forward")
     return "", ""
 
 
@@ -101,14 +100,6 @@ def _differ(some: list[Tensor], others: list[Tensor]) -> bool:
         return True
     pairs = ((a.double(), b.double()) for a, b in zip(some, others, strict=True) if a.numel())
     return any(float((a - b).abs().max()) > _SLIGHT_CHANGE * float(a.abs().max()) for a, b in pairs)
-
-
-def _source(module: nn.Module) -> str:
-    """Return `file:line` of a module's forward where it is the user's own code."""
-    code = getattr(inspect.unwrap(forward_of(module)), "__code__", None)
-    if code is None or not foreign(code.co_filename):
-        return ""
-    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from inspect import CO_OPTIMIZED, getattr_static
+from inspect import CO_OPTIMIZED, getattr_static, unwrap
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -53,6 +53,14 @@ def forward_of(module: object) -> Any:
     Classes of scripted modules have something else there, which raises where it is asked for.
     """
     return getattr_static(type(module), "forward", None)
+
+
+def find_method_line(owner: object, name: str) -> str:
+    """Return the line where the user's class of something defines a method, or nothing."""
+    code = getattr(unwrap(getattr_static(type(owner), name, None)), "__code__", None)
+    if code is None or not foreign(code.co_filename):
+        return ""
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -58,6 +58,16 @@ def test_losses_that_measure_nothing(
     assert (finding.rank, finding.source) == (Rank.BROKEN, LINE)
 
 
+def test_a_model_that_the_training_has_lost(judged, steps) -> None:
+    """A loss that is not known is none that is lost."""
+    run = [MOVED, *evaluations(nan, nan, nan)]
+    (finding,) = judged(MEASURES, [*steps(20, losses=lambda _: (nan,)), *run])
+    assert finding.why == "the training has lost the model, see loss_is_finite"
+    some = steps(20, loss=lambda i: nan if i % 2 else 1.0, losses=lambda i: () if i % 2 else (1.0,))
+    (finding,) = judged(MEASURES, [*some, *run])
+    assert finding.why == "perhaps the mean of no batches at all"
+
+
 def test_a_rate_of_zero_moves_no_loss(judged, steps) -> None:
     """A schedule that ended early is found by another judgement; the evaluation is right."""
     ended = [replace(step, rates=(0.1 if step.step < 4 else 0.0,)) for step in steps(20)]

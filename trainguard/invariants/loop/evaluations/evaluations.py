@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite, isinf, isnan
+from math import isfinite
 from struct import pack
 
 from trainguard.core.catalogue import invariant
@@ -15,6 +15,7 @@ from trainguard.events.loop import Evaluation, Logged, Parameter, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either, has_probe
+from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
 from trainguard.invariants.wording import number
 
@@ -212,8 +213,8 @@ _FAULTS = {
 def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
     """Return the finding about a series."""
     summary, allowed, why = _FAULTS[fault]
-    if fault == "nan" and any(isnan(step.loss) or isinf(step.loss) for step in events(trace, Step)):
-        why = "the training has lost the model before, see loss_is_finite"
+    if fault == "nan" and any(map(has_nonfinite_loss, events(trace, Step))):
+        why = "the training has lost the model, see loss_is_finite"
     return Finding(
         summary.format(trace.subject),
         f"{series.name}, " + at_step(series.steps[0]) + f" to step {series.steps[-1]}",

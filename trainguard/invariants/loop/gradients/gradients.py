@@ -15,8 +15,8 @@ from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
 from trainguard.invariants.loop.losses.causes import (
-    tell_of_growth,
     tell_of_limits,
+    tell_of_nonfinite,
     tell_of_rate,
     tell_of_start,
 )
@@ -108,9 +108,7 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _explain(trace: Trace[Event], step: Step) -> str:
     """Say which value was not finite first, and what may have made it so."""
-    told = [f"the first value that is not finite: {step.culprit}"] if step.culprit else []
-    told += [growth] if (growth := tell_of_growth(trace, step)) else []
-    return _explain_places(trace, *told)
+    return _explain_places(trace, *tell_of_nonfinite(trace, step))
 
 
 def _explain_places(trace: Trace[Event], *known: str) -> str:

@@ -26,7 +26,7 @@ _STILL = 0.05  # of the weights, by which all steps together move them at most: 
 _SLOPE = 0.01  # of the weights' norm: a gradient that is smaller would need a rate that is absurd
 _FADED = 1e-5  # of the largest gradient: Adam's epsilon alone is more
 _STEEP = 5.0  # times a constant's: a model that knows nothing loses twice as much at most
-_ALONE = 0.9  # of the backward passes
+ALONE = 0.9  # of the backward passes
 _GROWN = 10.0  # times the first loss: it has got out of hand, whatever the noise of batches
 # Of the weights, by which the largest step moves them before the loss doubles: 0.16 and more at
 # rates that are too high, less than 0.02 where a sign is turned at an ordinary one.
@@ -36,7 +36,7 @@ _FLAT, _WIDE = 0.02, 20.0
 
 
 def find_causes(trace: Trace[Event], fit: BaselineFit) -> list[str]:
-    """Return what inputs, first weights, a rate that is too low and gradients that fade tell."""
+    """Return what inputs, first weights, rates, signs and gradients that fade tell."""
     dead = 2 * max(fit.alike, fit.blank) > fit.calls  # then steps are small for want of a gradient
     rate = tell_of_rate(trace) or ("" if dead else _of_small_steps(trace))
     inputs = tell_of_inputs(trace, fit)
@@ -76,7 +76,7 @@ def before_loader(trace: Trace[Event]) -> str:
 def tell_of_start(trace: Trace[Event]) -> str:
     """Return a sentence about a first loss that is far above a constant's, or nothing."""
     course = main_course(trace)
-    fits = [fit for fit in events(trace, BaselineFit) if fit.constants and fit.only >= _ALONE]
+    fits = [fit for fit in events(trace, BaselineFit) if fit.constants and fit.only >= ALONE]
     begun = course.every[0].loss if course else 0.0
     if not fits or not isfinite(begun) or not begun >= _STEEP * fits[0].constants[0] > 0:
         return ""
@@ -181,6 +181,12 @@ def tell_of_steps(trace: Trace[Event]) -> str:
             f" {_name_rate(trace)} is too high{_of_sums(trace)}"
         )
     return ""
+
+
+def tell_of_nonfinite(trace: Trace[Event], step: Step) -> list[str]:
+    """Return what is known of a step that is not finite: the first such value, what led to it."""
+    first = f"the first value that is not finite: {step.culprit}" if step.culprit else ""
+    return [each for each in (first, tell_of_growth(trace, step)) if each]
 
 
 def tell_of_growth(trace: Trace[Event], until: Step) -> str:

@@ -13,7 +13,12 @@ from trainguard.events.loop import Evaluation, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
-from trainguard.invariants.loop.losses.causes import before_loader, find_causes, tell_of_outputs
+from trainguard.invariants.loop.losses.causes import (
+    ALONE,
+    before_loader,
+    find_causes,
+    tell_of_outputs,
+)
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
@@ -27,7 +32,6 @@ _LONG = 96  # calls, twice the fewest: at the beginning losses slow down, which 
 _PACE = 1 / 3  # of such a fall that is in its second half: one that goes on has a half there
 _FALLS_FAR = 0.9  # the same of a loss that is far above the constant's, and noisier
 _LEARNABLE = 0.3  # of held-out variance; noise explains less than 0.1 of 256 examples
-_ALONE = 0.9  # of the backward passes
 _LEAST_ENTROPY = 0.05  # below it the targets are all but constant
 _LEARNED = 0.7  # of the constant's loss
 _QUIET = 0.1  # of the constant's loss, in the quarter of the stretches where it is lowest
@@ -74,12 +78,12 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
         falls = ratio < (_FALLS if ratio < _WORSE else _FALLS_FAR) * before
         # It nears the constant's from above, and stays.
-        if fit.reconstructs and fit.only < _ALONE and fit.calls >= _LONG:
+        if fit.reconstructs and fit.only < ALONE and fit.calls >= _LONG:
             falls = falls and _ratio(fit, 0.5, 0.75) - ratio > _PACE * (before - ratio)
         absurd = ratio >= _ABSURD and fit.function.startswith(_ENTROPIES)
         if ratio < beaten or (falls and not absurd) or _is_hidden_by_outliers(fit):
             continue
-        alone = fit.only >= _ALONE
+        alone = fit.only >= ALONE
         slow = fit.calls < _LONG and ratio < before  # it may only not have been long enough
         sure = alone and ((fit.learnable >= _LEARNABLE and not slow) or ratio >= _WORSE)
         best = min(_ratio(fit, part / 4, (part + 1) / 4) for part in range(4))
@@ -125,7 +129,7 @@ def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFi
             "perhaps a rate that is too high, inputs or weights that are far too large, or a"
             " sign that is turned"
         )
-    if fit.reconstructs and fit.only < _ALONE:
+    if fit.reconstructs and fit.only < ALONE:
         return (
             "its targets are the inputs, so another term drowns it: perhaps that is summed over"
             " dimensions, as a divergence is, and this is a mean over all elements; sum both over"
@@ -293,7 +297,7 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
         if _is_conclusive(f) and (perverse or f.learnable >= _LEARNABLE)
     ]
     for fit in learned[:1]:
-        if fit.only >= _ALONE and _ratio(fit, 0.75, 1) <= _LEARNED:
+        if fit.only >= ALONE and _ratio(fit, 0.75, 1) <= _LEARNED:
             yield _describe_skill(trace, skills[0], fit)
 
 

@@ -12,7 +12,7 @@ from trainguard.events.loop import Evaluation, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LOSSES
-from trainguard.invariants.loop.losses.causes import tell_of_growth
+from trainguard.invariants.loop.losses.causes import tell_of_nonfinite
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -72,9 +72,7 @@ def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _explain(trace: Trace[Event], step: Step) -> str:
     """Say what the loss has grown from, and which value was not finite first."""
-    told = [f"the first value that is not finite: {step.culprit}"] if step.culprit else []
-    told += [growth] if (growth := tell_of_growth(trace, step)) else []
-    return "; ".join(told) or (
+    return "; ".join(tell_of_nonfinite(trace, step)) or (
         "perhaps a rate that is too high, or a log, root or division of something near 0"
     )
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 _PAIRS = 8  # steps after which the loss of the batch is looked at again
-_TINY = 0.01  # times the rate: none is that much too high in one place and lowers losses elsewhere
+_TINY = 0.01  # times the rate: those that are set too high by mistake are so by less, mostly
 
 
 class BatchAgain(Question):

@@ -13,8 +13,8 @@ from trainguard.observe.loop.watch.models.function_lines import (
     find_function_line,
     find_last_line,
     find_line_near,
-    find_method_line,
 )
+from trainguard.observe.tools.user_line import find_method_line
 
 
 class Soft(nn.Module):

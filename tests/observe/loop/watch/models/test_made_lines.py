@@ -3,6 +3,7 @@
 import copy
 import inspect
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.origin import Origin
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.models import made_lines
 
 
 class Block(nn.Module):
@@ -89,3 +91,16 @@ def test_what_torch_has_is_put_back() -> None:
     before = [kind.__init__ for kind in kinds]
     origins()
     assert [kind.__init__ for kind in kinds] == before
+
+
+def test_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is gone makes room; where most is still there, nothing more is taken down."""
+    monkeypatch.setattr(made_lines, "_MOST", 4)
+    with Recorder("x") as recorder:
+        lines = recorder.watcher(made_lines.MadeLines)
+        for _ in range(9):
+            last = nn.Identity()
+        assert lines.find_line(last)
+        kept = [nn.Identity() for _ in range(9)]
+        assert [bool(lines.find_line(each)) for each in kept[-3:]] == [False] * 3
+    assert "faults" not in recorder.trace.conditions

@@ -1,6 +1,7 @@
 """Averages that stand in the place of their model in an evaluation."""
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.parameters.swapped_averages import SwappedAverages
 
 Put = Callable[[nn.Module, dict[str, torch.Tensor]], None]
 
@@ -105,3 +107,24 @@ def test_averages_that_are_no_such(steps: int) -> None:
 def test_an_average_that_has_only_begun() -> None:
     """Few moves tell nothing of its pace."""
     assert run(steps=3, epochs=3) == ([], False)
+
+
+def test_an_average_that_is_given_up_is_let_go() -> None:
+    """Nobody keeps its tensors to the end of the run."""
+    with Recorder("x") as recorder:
+        model: Any = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+        shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+        weight = weakref.ref(shadow["0.weight"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(40):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+            if step < 20:
+                with torch.no_grad():
+                    for name, p in model.named_parameters():
+                        shadow[name].lerp_(p, 0.2)
+            elif step == 20:
+                assert recorder.watcher(SwappedAverages)._known
+                shadow = {}
+        assert weight() is None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from trainguard.observe.loop.watch.models.made_lines import MadeLines
-from trainguard.observe.tools.user_line import foreign
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -64,14 +63,6 @@ def _find_modules(recorder: "Recorder", root: nn.Module, function: str) -> Itera
     for module in root.modules():
         if _is_of(module, function) and (line := made.find_line(module)):
             yield line
-
-
-def find_method_line(owner: object, name: str) -> str:
-    """Return the line where the user's class of something defines a method, or nothing."""
-    code = getattr(getattr(type(owner), name, None), "__code__", None)
-    if code is None or not foreign(code.co_filename):
-        return ""
-    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _is_of(module: nn.Module, function: str) -> bool:

@@ -27,8 +27,8 @@ _IGNORED = -100
 # What brings places together, by the names of functions and modules; the likeliest first.
 _MIXERS = (
     *("scaled_dot_product_attention", "multihead_attention", "transformer_encoder_layer"),
-    *("transformer_encoder", "lstm", "gru", "softmax"),
-)
+    *("transformer_encoder", "softmax"),
+)  # no recurrent layers: most of them read forwards
 _FEWEST_ROWS = 4  # that begin anew at their ends: fewer may do so by chance
 _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)

@@ -15,6 +15,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.user_line import forward_of
 
 _FROM = 40  # steps: what begins at zero, as gates and adapters do, has left it by then
 _LEAST_ROWS = 4
@@ -129,7 +130,7 @@ def _varies(entry: torch.Tensor) -> bool:
 
 def _names_of(call: CopyableCall) -> Iterator[str]:
     """Yield the names of the inputs, "" for one that the code of the forward never reads."""
-    forward = inspect.unwrap(type(call.module).forward)
+    forward = inspect.unwrap(forward_of(call.module))
     known = list(inspect.signature(forward).parameters.values())[1:]
     read = set(_read_by(forward.__code__))
     positional = len(call.inputs) - len(call.keywords)

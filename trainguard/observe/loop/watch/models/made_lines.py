@@ -38,6 +38,7 @@ class MadeLines(Watcher):
         super().__init__(recorder)
         self._lines: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._found: dict[str, str] = {}
+        self._is_full = False
 
     def install(self, patches: Patches) -> None:
         """Listen to modules and optimizers that are made."""
@@ -101,10 +102,11 @@ class MadeLines(Watcher):
     @shielded
     def _see_made(self, made: Any) -> None:
         """Take down the line that makes something."""
+        if self._is_full:
+            return
         if len(self._lines) >= _MOST:
             self._lines = {key: kept for key, kept in self._lines.items() if kept[0]() is not None}
-        if len(self._lines) >= _MOST:
-            return
+            self._is_full = 2 * len(self._lines) > _MOST  # or all is looked through once more soon
         line = _line_of(type(made))
         serving = isinstance(made, DataLoader)
         for each in (made, made.sampler, made.batch_sampler) if serving else (made,):

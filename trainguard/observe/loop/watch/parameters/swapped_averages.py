@@ -1,6 +1,6 @@
 """Watches averages that stand in the place of their model: whether that is put back after it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from trainguard.observe.tools.averaged_copies import AveragedCopy
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
+_MOST = 64  # averages
 _NUMBERS = 8  # of the first parameter, by which most changes are seen
 _MOVES = 8  # of an average, before it is known to follow after each step or so
 
@@ -32,8 +33,6 @@ class _Swaps:
     left, back: evaluations after which the training went on with the average, or with the model.
     """
 
-    copy: AveragedCopy
-    name: str
     trained: Numbers = field(default_factory=list)
     average: Numbers = field(default_factory=list)
     steps: int = -1
@@ -49,9 +48,9 @@ class _Swaps:
         """Whether it moves after most steps, so that it has its model's numbers by no accident."""
         return self.moves >= _MOVES and 2 * self.moves >= self.pairs
 
-    def see_step(self, steps: int) -> None:
+    def see_step(self, copy: AveragedCopy, steps: int) -> None:
         """Take down what a step has made, before the average follows."""
-        pair, self.swapped = _numbers_of(self.copy), False
+        pair, self.swapped = _numbers_of(copy), False
         if pair is None:
             return
         if steps == self.steps + 1:
@@ -59,17 +58,17 @@ class _Swaps:
             self.moves += pair[1] not in (self.average, self.trained)
         self.trained, self.average, self.steps = *pair, steps
 
-    def see_evaluation(self, steps: int) -> bool:
+    def see_evaluation(self, copy: AveragedCopy, steps: int) -> bool:
         """See whether the average is in the place of its model, which a step had left otherwise."""
-        pair = _numbers_of(self.copy)
+        pair = _numbers_of(copy)
         same = pair is not None and pair[0] == pair[1]
         stays = pair is not None and steps == self.steps and pair[0] == self.trained
-        self.swapped |= same and not stays and all(torch.equal(*p) for p in self.copy.pairs())
+        self.swapped |= same and not stays and all(torch.equal(*p) for p in copy.pairs())
         return self.swapped
 
-    def see_training(self) -> None:
+    def see_training(self, copy: AveragedCopy) -> None:
         """See with what the training goes on."""
-        pair, self.swapped = _numbers_of(self.copy), False
+        pair, self.swapped = _numbers_of(copy), False
         if pair is not None:
             self.left += pair[0] == pair[1]
             self.back += pair[0] != pair[1]
@@ -88,42 +87,47 @@ class SwappedAverages(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._known: dict[int, _Swaps] = {}
+        self._known: dict[str, _Swaps] = {}  # by name: the copies are kept by who has found them
 
     def after_step(self, window: Window) -> Columns:
         """Look at the averages that move."""
         copies = self.recorder.watcher(AveragedCopies)
         moving = {id(copy) for copy, moved in copies.moves() if moved}
         for name, copy, _ in copies.copies() if moving else ():
-            if id(copy) in moving:
-                known = self._known.setdefault(id(copy), _Swaps(copy, name))
-                known.see_step(self.recorder.steps + 1)
+            if id(copy) in moving and (name in self._known or len(self._known) < _MOST):
+                known = self._known.setdefault(name, _Swaps())
+                known.see_step(copy, self.recorder.steps + 1)
         return {}
 
     def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """See what is evaluated."""
-        for known in self._known.values():
-            if not known.swapped and known.see_evaluation(self.recorder.steps):
+        for known, copy in self._pairs():
+            if not known.swapped and known.see_evaluation(copy, self.recorder.steps):
                 known.source = known.source or caller(4)
                 self.recorder.woken = True  # the step that goes on is to be seen
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what is learned with after an evaluation."""
-        for known in self._known.values():
+        for known, copy in self._pairs():
             if known.swapped:
-                known.see_training()
+                known.see_training(copy)
 
     def finish(self) -> Iterable[Event]:
         """Return how often a model was not put back."""
-        for known in self._known.values():
+        for name, known in self._known.items():
             times = known.left + known.back
             self.looked |= {"swapped average"} if times and known.follows else set()
             if known.left and known.follows:
                 yield make_probe(
-                    "swapped average", known.left, times, label=known.name, source=known.source
+                    "swapped average", known.left, times, label=name, source=known.source
                 )
+
+    def _pairs(self) -> Iterator[tuple[_Swaps, AveragedCopy]]:
+        """Yield what is known of the copies that are still there."""
+        copies = self.recorder.watcher(AveragedCopies).copies() if self._known else []
+        yield from ((self._known[name], copy) for name, copy, _ in copies if name in self._known)
 
 
 def _numbers_of(copy: AveragedCopy) -> tuple[Numbers, Numbers] | None:

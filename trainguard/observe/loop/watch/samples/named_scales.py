@@ -175,5 +175,6 @@ def _has_columns(given: torch.Tensor) -> bool:
     """Say whether an input may have been scaled, and is cheap to measure."""
     plain = type(given) is torch.Tensor and given.is_cpu and given.grad_fn is None
     able = plain and given.is_floating_point() and has_rows(given) and 1 < given.dim() < 6
-    width = given.shape[1] if given.dim() > 3 else given.shape[-1]
-    return able and 0 < given.numel() <= _LARGEST and width <= _WIDEST
+    if not able or not 0 < given.numel() <= _LARGEST:
+        return False
+    return given.shape[1 if given.dim() > 3 else -1] <= _WIDEST

@@ -13,6 +13,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.owners import parts_of
 from trainguard.observe.tools.user_line import caller
 
 _DATA, _PASSES = 16, 8  # data sets, and passes with batches of each, that are looked at
@@ -150,24 +151,24 @@ def _find_tables(owner: Any, path: str, depth: int) -> Iterator[tuple[str, Mappi
     """Yield the tables that number names, below something of the user's, with their paths."""
     if isinstance(owner, Mapping) and _numbers(owner):
         yield path, owner
-    elif depth and not isinstance(owner, nn.Module | torch.Tensor | type):
+    elif depth and not isinstance(owner, nn.Module):
         for name, value in _parts_of(owner):
             yield from _find_tables(value, f"{path}{name}", depth - 1)
 
 
 def _parts_of(owner: Any) -> list[tuple[str, Any]]:
-    """Return the entries of a small container, or the attributes of an object."""
-    if isinstance(owner, tuple | list | dict):
-        items = owner.items() if isinstance(owner, dict) else enumerate(owner)
-        return [(f"[{key!r}]", value) for key, value in items] if len(owner) <= _WIDE else []
-    return [(f".{name}", value) for name, value in list(getattr(owner, "__dict__", {}).items())]
+    """Return the entries of a small container, or the attributes of an object of the user's."""
+    if isinstance(owner, tuple | list):
+        return [(f"[{place}]", value) for place, value in enumerate(owner[:_WIDE])]
+    inside = isinstance(owner, dict)
+    return [(f"[{n!r}]" if inside else f".{n}", value) for n, value in parts_of(owner).items()]
 
 
 def _numbers(table: Mapping[Any, Any]) -> bool:
     """Say whether a mapping gives names the numbers of a row, each one once."""
     if not isinstance(table, dict) or not _LEAST <= len(table) <= _LARGEST:
         return False
-    values = list(table.values())
+    values = list(dict.values(table))
     if type(values[0]) is not int or not all(type(value) is int for value in values):
         return False
     return bool(len(set(values)) == len(values) == max(values) - min(values) + 1)

@@ -21,7 +21,6 @@ _LOOKS = 4  # evaluations
 _LEAST, _LARGEST = 8, 2**17  # names, and rows of a column
 _COLUMNS = 64
 _REACHED = 0.8  # of the rows of an embedding, that the highest number is
-_ALIKE = 0.9  # of the names that two columns have
 
 Column = np.ndarray[Any, Any]
 
@@ -55,7 +54,7 @@ class RenumberedRows(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Look at the columns that an evaluation is made with."""
-        if self._looks >= _LOOKS or self._found is not None:
+        if self._looks >= _LOOKS:
             return
         if module not in self._rows:
             tables = (part for part in module.modules() if isinstance(part, nn.Embedding))
@@ -67,7 +66,7 @@ class RenumberedRows(Watcher):
             self._look(given, rows, caller(3))
 
     def finish(self) -> Iterable[Event]:
-        """Return the first columns that disagree."""
+        """Return the columns that disagree most."""
         return [] if self._found is None else [self._found]
 
     def _look(self, given: list[Column], rows: set[int], source: str) -> None:
@@ -90,13 +89,12 @@ class RenumberedRows(Watcher):
         if not pairs:
             return
         self.looked.add("numberings")
-        changed = [sum(t[name] != table[name] for name in shared) for shared, t in pairs]
-        least = min(range(len(pairs)), key=lambda place: changed[place] / len(pairs[place][0]))
-        if changed[least] > (1 - _ALIKE) * len(pairs[least][0]):
-            reference = len(pairs[least][0])
-            self._found = make_probe(
-                "numberings", changed[least], reference, label=f".{own.name}", source=source
-            )
+        changed = [(sum(t[n] != table[n] for n in shared), len(shared)) for shared, t in pairs]
+        times, count = min(changed, key=lambda each: each[0] / each[1])
+        known = self._found
+        if times and (known is None or times / count > known.measured / known.reference):
+            label = f".{own.name}"
+            self._found = make_probe("numberings", times, count, label=label, source=source)
 
 
 def _is_column(value: Any) -> bool:

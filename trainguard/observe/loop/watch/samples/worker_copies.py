@@ -18,14 +18,13 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loader.reachable_state import generators, streams
 from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
-from trainguard.observe.loop.watch.models.function_lines import find_method_line
 from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import bytes_of
 from trainguard.observe.tools.patches import Patches, tell_after
-from trainguard.observe.tools.user_line import caller
+from trainguard.observe.tools.user_line import caller, find_method_line
 
 _SECONDS = 2.0  # of processor time for a few samples
 _SAMPLES = 3  # that each of two workers is to load
