@@ -135,6 +135,32 @@ def test_a_variable_of_a_loop_that_is_set_alone(text: str, found: list[str], tmp
     assert [told for told, *_ in find_discarded(code, names)] == found
 
 
+BY_HAND = "for p in net.parameters():\n    p = p - rate * p.grad\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (BY_HAND, ["p = p - rate * p.grad"]),
+        (BY_HAND + "    kept.append(p)\n", []),
+        (BY_HAND.replace("net.parameters()", "rows"), []),  # numbers may be counted so
+        (BY_HAND.replace("p = p", "q = p"), []),
+        (BY_HAND.replace("p = p - rate", "p -= rate"), []),
+        (BY_HAND.replace("p = p - rate * p.grad", "p.data = p - rate * p.grad"), []),
+        ("for a, b in zip(x.buffers(), y.buffers()):\n    a = b + 0 * a\n", ["a = b + 0 * a"]),
+        ("for p in net.parameters():\n    pass\np = p - rate * p.grad\n", []),
+    ],
+)
+def test_a_parameter_that_is_set_as_a_variable(text: str, found: list[str], tmp_path) -> None:
+    """Nothing is known of what the names stand for: the loop over parameters is enough."""
+    file = tmp_path / "script.py"
+    file.write_text(text)
+    code = compile(text, str(file), "exec")
+    assert [(told, sure) for told, _, sure in find_discarded(code, {})] == [
+        (told, True) for told in found
+    ]
+
+
 def follow(slow, fast, kept):
     """Set a variable of a loop, once for nothing."""
     for old, new in zip(slow, fast, strict=True):

@@ -36,6 +36,7 @@ _FUNCTIONS = _METHODS | {
 }
 _LIBRARIES = (torch, functional)
 _IN_PLACE = {"inplace", "out"}
+_OF_MODELS = {"buffers", "named_buffers", "named_parameters", "parameters", "state_dict"}
 # Layers that change nothing but their result; batch normalisation takes statistics down.
 _LAYERS = (
     nn.Dropout,
@@ -70,7 +71,8 @@ def find_discarded(
     Yield the statements of a function that compute something new, of which nothing is kept.
 
     `x.relu()` by itself, `loss + penalty` and `loss == loss + penalty`, `rate * 0.9` of a number,
-    `y = x.relu()` where nothing reads y, and what is set in a state_dict() that was just made.
+    `y = x.relu()` where nothing reads y, what is set in a state_dict() that was just made, and a
+    variable of a loop over parameters, `p = p - rate * p.grad`.
     names: the variables that it has, as far as they are known. module: what `self` is, in a
     forward, whose other variables are taken for tensors.
     """
@@ -85,6 +87,9 @@ def find_discarded(
             and statement.col_offset
             and _adds(statement.value, names)
         ):
+            yield ast.unparse(statement), statement.lineno, True
+            continue
+        if _rebinds_a_parameter(code, statement):
             yield ast.unparse(statement), statement.lineno, True
             continue
         call = getattr(statement, "value", None)
@@ -147,13 +152,34 @@ def _is_unread(code: CodeType, statement: ast.stmt) -> bool:
     )
 
 
-def _is_rebound(code: CodeType, statement: ast.stmt, name: str) -> bool:
-    """Say whether a statement stores in a variable of a loop that nothing else reads."""
+def _rebinds_a_parameter(code: CodeType, statement: ast.stmt) -> bool:
+    """Say whether the variable of a loop over parameters is set: `p = p - rate * p.grad`."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
+        return False
+    named = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    over = [
+        name_called(each)
+        for loop in _loops_around(code, statement)
+        for each in ast.walk(loop.iter)
+        if isinstance(each, ast.Call)
+    ]
+    able = len(named) == len(statement.targets) and not _OF_MODELS.isdisjoint(over)
+    return able and all(_is_rebound(code, statement, name) for name in named)
+
+
+def _loops_around(code: CodeType, statement: ast.stmt) -> list[ast.For]:
+    """Return the loop in whose body a statement stands, of a function or a script."""
     inside = code.co_name != "<module>"
     tree = find_function(code) if inside else parse_file(code.co_filename)
     loops = [each for each in ast.walk(tree) if isinstance(each, ast.For)] if tree else []
-    around = [loop for loop in loops if statement in loop.body]
+    return [loop for loop in loops if statement in loop.body]
+
+
+def _is_rebound(code: CodeType, statement: ast.stmt, name: str) -> bool:
+    """Say whether a statement stores in a variable of a loop that nothing else reads."""
+    around = _loops_around(code, statement)
     is_of_loop = any(name in _loads(loop.target, ast.Store) for loop in around)
+    tree = find_function(code) if code.co_name != "<module>" else parse_file(code.co_filename)
     every = _loads(tree, ast.Load) if tree is not None else []
     return is_of_loop and every.count(name) == _loads(statement, ast.Load).count(name)
 

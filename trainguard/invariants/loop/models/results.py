@@ -25,7 +25,8 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
         such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is, and `loss
         + term` or `loss == loss + term`, where `+=` or `=` was meant; a call in a variable of a
         function where another value takes its place before it is read, or of a loop that nothing
-        else reads (a note: which nothing ever reads); what is set in an optimizer.state_dict() or
+        else reads (a note: which nothing ever reads); a sum or product in the variable of a loop
+        over parameters, `p = p - rate * p.grad`; what is set in an optimizer.state_dict() or
         model.state_dict() that was just made; and what is made of layers and parameters, and put in
         a variable that nothing reads after that, where none of them that an optimizer holds has got
         a gradient in the run.
@@ -45,7 +46,8 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
                 f"`{probe.label}`",
                 integer(probe.measured, "statement") + " without an effect",
                 "what is computed is used",
-                why="assign the result to what is read after it",
+                why="assign the result to what is read after it, or write it into the tensor, as"
+                " copy_() does",
                 rank=Rank.BROKEN if probe.reference else Rank.NOTE,
                 event=probe,
             )
