@@ -177,3 +177,49 @@ def test_lengths_tell_where_targets_are_padding(fill: int, given: str, found: bo
     assert "faults" not in recorder.trace.conditions
     probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "filled"]
     assert [probe.label for probe in probes] == [""] * found
+
+
+def sentences(ends: bool, pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows of tokens, and after each the next one: 2 at the end if there is one, and 0."""
+    torch.manual_seed(0)
+    lengths = torch.randint(2, 7, (64,))
+    lengths[:2] = torch.tensor([2, 7])
+    tokens = torch.randint(3, 9, (64, 9))
+    places = torch.arange(9)
+    if ends:
+        tokens[places == lengths[:, None]] = 2
+    tokens[places > lengths[:, None]] = 0
+    read, after = tokens[:, :-1].clone(), tokens[:, 1:].clone()
+    read[read == 2] = 0
+    after[after == 0] = pad
+    return read, after
+
+
+@pytest.mark.parametrize(
+    ("ends", "options", "found"),
+    [
+        (True, {}, ["ended"]),
+        (False, {}, []),
+        (True, {"ignore_index": 0}, []),
+        (True, {"reduction": "none"}, []),
+        (True, {"weight": torch.tensor([0.0] + [1.0] * 8)}, []),
+    ],
+    ids=["ended", "endless", "ignored", "masked later", "weighed"],
+)
+def test_targets_tell_the_ends_of_rows(ends: bool, options, found: list[str]) -> None:
+    """What is learned after the end is padding alone, and the model is never given the end."""
+    read, after = sentences(ends)
+    model = nn.Sequential(nn.Embedding(9, 8, padding_idx=0), nn.Linear(8, 9))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for rows, target in zip(read.split(16), after.split(16), strict=True):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(rows).flatten(0, 1), target.flatten(), **options)
+            loss.mean().backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "filled"]
+    assert [probe.label for probe in probes] == found
+    # Of 4 batches those at the steps 0, 1 and 2.
+    few = after[:48]
+    assert all((p.measured, p.reference) == (int((few == 0).sum()), few.numel()) for p in probes)

@@ -120,10 +120,12 @@ class _Filled:
     Targets of each place of padded rows: whether those of padding are all one class, and learned.
 
     source: where the loss is. steps: that were looked at; counted: those in which the padding
-    counts as a class that others have too; targets: of these steps, and those of padding.
+    counts as a class that others have too, or after a target that tells the end of its row, where
+    that is looked at; targets: of these steps, and those of padding.
     """
 
     source: str
+    ended: bool = False
     steps: int = 0
     counted: int = 0
     targets: int = 0
@@ -141,7 +143,8 @@ class _Filled:
         weighed = options is None or options.get("weight") is not None
         weighed = weighed or call.tally.reduction == "none"
         is_class = 0 <= number < call.classes and number != call.ignored
-        if bool(own.all()) and is_class and not weighed and int(others.sum()) >= _LEAST:
+        told = are_ended(table, padding) if self.ended else int(others.sum()) >= _LEAST
+        if bool(own.all()) and is_class and not weighed and told:
             self.counted += 1
             self.targets += table.numel()
             self.padding += int(padding.sum())
@@ -165,7 +168,7 @@ class PaddingRows(Watcher):
         self._rows: dict[tuple[str, int], _PaddingRow] = {}
         self._unpacked: list[torch.Tensor] = []  # how many rows are left at each moment
         self._packed: dict[tuple[str, bool], _Packed] = {}
-        self._filled: dict[tuple[str, bool], _Filled] = {}
+        self._filled: dict[tuple[str, str], _Filled] = {}
         self._blank: list[torch.Tensor] = []  # where inputs of features are all zero
         self._ends: dict[str, RowEnds] = {}
         self._given: list[torch.Tensor] = []  # whole numbers that modules were given, masks too
@@ -210,10 +213,10 @@ class PaddingRows(Watcher):
         for sizes in unpacked:
             self._look_at_packed(sizes, calls)
         for padding in blank:
-            self._look_at_filled(padding, calls, sure=False)
+            self._look_at_filled(padding, calls, "perhaps")
         for lengths in self._find_lengths():
             padding = torch.arange(int(lengths.max())) >= lengths[:, None]
-            self._look_at_filled(padding, calls, sure=True)
+            self._look_at_filled(padding, calls)
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
@@ -258,7 +261,7 @@ class PaddingRows(Watcher):
                     source=packed.source,
                 )
 
-        for (_, sure), filled in self._filled.items():
+        for (_, label), filled in self._filled.items():
             self.looked |= {"filled"} if filled.steps else set()
             if 2 * filled.counted > filled.steps:
                 yield Probe(
@@ -266,7 +269,7 @@ class PaddingRows(Watcher):
                     measured=float(filled.padding),
                     reference=float(filled.targets),
                     step=filled.counted,
-                    label="" if sure else "perhaps",
+                    label=label,
                     source=filled.source,
                 )
 
@@ -288,9 +291,13 @@ class PaddingRows(Watcher):
                 own.count(sizes, call, last)
 
     def _look_at_filled(
-        self, padding: torch.Tensor, calls: list[_PaddedLoss], *, sure: bool
+        self, padding: torch.Tensor, calls: list[_PaddedLoss], label: str = ""
     ) -> None:
-        """Look at the targets of rows that end in padding, and not all at once."""
+        """
+        Look at the targets of rows that end in padding, and not all at once.
+
+        label: "perhaps" where it may be none, "ended" where targets are to tell the ends.
+        """
         ends = padding.flip(1).int().cumprod(1).flip(1).bool()
         lengths = ends.sum(1)
         if not torch.equal(ends, padding) or int(lengths.max()) in (int(lengths.min()), 0):
@@ -298,7 +305,8 @@ class PaddingRows(Watcher):
         for call in calls:
             if call.target.numel() == padding.numel():
                 source = call.tally.source
-                self._filled.setdefault((source, sure), _Filled(source)).count(padding, call)
+                new = _Filled(source, ended=label == "ended")
+                self._filled.setdefault((source, label), new).count(padding, call)
 
     def _look_at(self, node: Node, calls: list[_PaddedLoss], given: list[torch.Tensor]) -> None:
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
@@ -316,12 +324,13 @@ class PaddingRows(Watcher):
                 return
             rows = read.reshape(-1, read.shape[-1])
             own = find_padding(rows, padding)
-            if ends_of(rows, own, known=padding >= 0) is not None and are_ended(rows, rows == own):
-                alike = [call for call in calls if call.classes == len(weight)]
-                self._look_at_filled(rows == own, alike, sure=True)
+            alike = [call for call in calls if call.classes == len(weight)]
+            if ends_of(rows, own, known=padding >= 0) is not None:
+                ended = are_ended(rows, rows == own)
+                self._look_at_filled(rows == own, alike, "" if ended else "ended")
             if padding >= 0:
                 others = [call for call in calls if call.classes != len(weight)]
-                self._look_at_filled(rows == padding, others, sure=True)
+                self._look_at_filled(rows == padding, others)
             for call in calls:
                 if call.classes == len(weight):
                     self.looked.add("ended")
