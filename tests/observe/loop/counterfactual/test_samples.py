@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual.samples import _fades_away
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -224,3 +225,22 @@ def test_what_an_earlier_training_left_behind_is_no_matter() -> None:
     left = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     assert [event.outcome for event in ask()] == ["answered"]
     assert left.param_groups
+
+
+@pytest.mark.parametrize(
+    ("changes", "fades"),
+    [
+        ([1e-1, 1e-2, 1e-3, 1e-4, 1e-5], True),
+        ([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0, 0.0], True),
+        ([1e-1, 1e-2, 1e-3, 1e-4], False),  # neighbours
+        ([1e-1, 0.0, 1e-2, 1e-3, 1e-4, 1e-5], False),  # not from each to the next
+        ([1e-1, 1e-1, 1e-1, 1e-1, 1e-1, 1e-1], False),
+        ([1e-5, 1e-1, 1e-5, 1e-1, 1e-5, 1e-1, 1e-5] * 2, False),
+        ([0.5**n * (4 if n % 3 == 1 else 1) for n in range(24)], True),  # as a maximum over places
+        ([0.5**n * (4 if n % 3 == 1 else 1) for n in range(9)], False),
+        ([0.5 ** (n % 2 * 12) for n in range(24)] + [1e-4], False),
+    ],
+)
+def test_what_fades_from_one_sample_to_the_next(changes: list[float], fades: bool) -> None:
+    """Nearly each smaller than the one before, or all in all, where there are many."""
+    assert _fades_away(changes) is fades

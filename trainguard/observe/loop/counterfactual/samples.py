@@ -34,6 +34,7 @@ _UNKNOWN_AXIS = "it is not known which axis is that of the samples"
 PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
 _LEAST_RUN = 5  # samples in a row that change ever less: what looks at neighbours moves fewer
 _FADED = 0.01  # of the change of the next sample: that of the last one, which a recurrence forgets
+_LONG_RUN, _STEADY = 12, 0.9  # samples; correlation of the logarithm of a change with its place
 _FALLING = 0.75  # of its steps: what a sample forgets depends on the sample
 _NEAR = 2  # columns that a table of all pairs may have more or fewer than samples
 
@@ -266,7 +267,10 @@ def _fades_away(changes: list[float]) -> bool:
     run = np.trim_zeros(np.array(changes), "b")
     if len(run) < _LEAST_RUN or not run.all():
         return False
-    return bool(run[-1] < _FADED * run[0] and np.mean(np.diff(run) < 0) >= _FALLING)
+    falls = np.mean(np.diff(run) < 0) >= _FALLING
+    if not falls and len(run) >= _LONG_RUN:  # a maximum over places goes up now and then
+        falls = np.corrcoef(np.arange(len(run)), np.log(run))[0, 1] <= -_STEADY
+    return bool(run[-1] < _FADED * run[0] and falls)
 
 
 def is_of_pairs(given: GivenRows, samples: int) -> bool:
