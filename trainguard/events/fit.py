@@ -19,6 +19,7 @@ class BaselineFit(Event):
         different inputs they have.
     learnable: the share of the variance of held-out targets that a kernel regression on the other
         examples explains; nan where it was not tried.
+    evaluated: the same of evaluations with that loss function, where learnable is little; else nan.
     reconstructs: whether the targets are the inputs themselves.
     deviation: of the inputs from one example to another, the root mean square over their numbers;
         nan where they are no numbers.
@@ -40,6 +41,7 @@ class BaselineFit(Event):
     examples: int = 0
     inputs: int = 0
     learnable: float = nan
+    evaluated: float = nan
     reconstructs: bool = False
     deviation: float = nan
     alike: int = 0

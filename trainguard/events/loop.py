@@ -175,12 +175,14 @@ class Read(Event):
     A line of the user's code that read gradients: how often they were there, how often cleared.
 
     "Cleared" means that the last step had used them and they were since set to None or zero.
+    called: the line of the user's code that called the function of this line first, if any did.
     """
 
     source: str
     code: str = ""
     empty: int = 0
     full: int = 0
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +308,7 @@ class Scheduler(Event):
     base: the rates that it multiplies with what a function returns (LambdaLR); empty elsewhere.
     settings: a checksum of what it was made with; 0 where that is a function, or it is a part.
     turns: the first and the last of its advances, among those of all schedulers from 1 on.
+    advanced: the line that made the first of its advances.
     mode: "min" or "max" where it is told a metric (ReduceLROnPlateau); expression: what the line
         that advances it tells it ("val_loss"), as far as that is a plain name.
     metrics: what it was told, each with the clock; the first 256.
@@ -322,6 +325,7 @@ class Scheduler(Event):
     base: tuple[float, ...] = ()
     settings: int = 0
     turns: tuple[int, int] = (0, 0)
+    advanced: str = ""
     mode: str = ""
     expression: str = ""
     metrics: tuple[tuple[int, float], ...] = ()

@@ -81,9 +81,15 @@ def line_of_optimizer(trace: Trace[Any]) -> str:
     return (line_of_origin(trace, course.optimizer) if course else "") or line_of_steps(trace)
 
 
-def in_line(source: str) -> str:
+def lines_of_origin(trace: Trace[Any], name: str) -> list[str]:
+    """Return all lines that stand behind a name, in their order."""
+    return [origin.source for origin in events(trace, Origin) if origin.name == name]
+
+
+def in_line(*sources: str) -> str:
     """Return where something is as an addition in brackets, " (train.py:21)", or nothing."""
-    return f" ({Path(source).name})" if source else ""
+    places = [Path(source).name for source in sources if source]
+    return f" ({', '.join(places)})" if places else ""
 
 
 def main_course(trace: Trace[Any]) -> Course | None:

@@ -14,6 +14,7 @@ from torch import nn
 from trainguard.events.base import EVERYTHING, Event, Plain
 from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.loop.deferred import ReadWith, Waiting, fetch
+from trainguard.observe.loop.explanations import find_origins
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.tools.patches import Patches, unseen
 
@@ -101,6 +102,11 @@ class Faults:
         except Exception as error:  # noqa: BLE001 the other watchers have events too
             self.switch_off(watcher, describe(error))
             return []
+
+    def finish_all(self, watchers: Iterable[Watcher]) -> list[Event]:
+        """Return the events of all watchers at the end, and the lines that may explain them."""
+        found = [event for watcher in watchers for event in self.finish(watcher)]
+        return found + (self.look(lambda: [*find_origins(found)]) or [])
 
     def fetch(
         self, columns: Columns, waiting: Waiting | None = None, read: ReadWith | None = None

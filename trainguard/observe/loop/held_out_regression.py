@@ -5,6 +5,7 @@ It is made once, at the end of a run whose model has learned nothing, and tells 
 learn from data that have nothing to teach.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
@@ -14,9 +15,9 @@ import torch
 from trainguard.observe.loop.reads import Ask, tell
 from trainguard.observe.tools.arrays import array_of
 
-_MOST = 256  # examples
+MOST = 256  # examples
 _LEAST = 64
-_EACH = 32  # examples of one batch, so that they come from several
+_EACH = 32  # examples of one batch of a training, so that they come from several
 _CALLS = 64
 _FETCHED = (9, 17, 33)  # calls at which rows of an accelerator are asked for; and the end
 _FEATURES = 1024
@@ -29,8 +30,13 @@ _RIDGES = (0.03, 1.0, 30.0)
 
 @dataclass(slots=True)
 class Examples:
-    """Different rows of inputs with their targets, from the first batches of a run."""
+    """
+    Different rows of inputs with their targets, from the first batches of a run.
 
+    each: how many of one batch at most; an evaluation may have a single one.
+    """
+
+    each: int = _EACH
     inputs: list[torch.Tensor] = field(default_factory=list)
     targets: list[torch.Tensor] = field(default_factory=list)
     count: int = 0
@@ -44,14 +50,14 @@ class Examples:
     def add(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Remember rows of a batch that are not known yet."""
         self.calls += 1
-        over = self.calls > _CALLS or len(self._known) >= _MOST
+        over = self.calls > _CALLS or len(self._known) >= MOST
         if over or self.calls < self._due or not _are_paired(inputs, targets):
             return
         rows = inputs.detach().reshape(len(inputs), -1)
         answers = targets.detach().reshape(len(targets), -1)
         comparable = rows.shape == answers.shape
         same = (rows == answers).all() if comparable else rows.new_zeros((), dtype=torch.bool)
-        apart = -(-len(rows) // _EACH)
+        apart = -(-len(rows) // self.each)
         few = rows[::apart, :: -(-rows.shape[1] // _FEATURES)]
         # Copies, of what is not read now: a training may write its next batch to the same place.
         self._pending += [few.clone(), answers[::apart, :_OUTPUTS].clone(), same]
@@ -71,22 +77,27 @@ class Examples:
             keys = [hash(row.tobytes()) for row in array_of(few.contiguous().view(torch.uint8))]
             self.count += len(keys)
             for index, key in enumerate(keys):
-                if key not in self._known and len(self._known) < _MOST:
+                if key not in self._known and len(self._known) < MOST:
                     self._known.add(key)
                     self.inputs.append(few[index].clone())
                     self.targets.append(answers[index].clone())
         if len(self._known) == known:
             self._due = 2 * self.calls
 
-    def describe(self) -> dict[str, Any]:
-        """Return columns of a BaselineFit: how many examples there are, and what they teach."""
+    def explain(self) -> float:
+        """Return the share of the variance of held-out targets that is explained, or nan."""
         try:
             self.settle()
             with torch.device("cpu"):  # where the rows are, whatever the user's default device is
-                learnable = _held_out_r2(self.inputs, self.targets)
-                deviation = _deviation(self.inputs)
+                return _held_out_r2(self.inputs, self.targets)
         except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular
-            learnable = deviation = nan
+            return nan
+
+    def describe(self) -> dict[str, Any]:
+        """Return columns of a BaselineFit: how many examples there are, and what they teach."""
+        learnable, deviation = self.explain(), nan
+        with suppress(Exception), torch.device("cpu"):  # rows may be of different lengths
+            deviation = _deviation(self.inputs)
         return {
             "examples": self.count,
             "inputs": len(self._known),

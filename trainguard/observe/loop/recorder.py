@@ -375,7 +375,7 @@ class Recorder:
         """Make the trace of all that was kept and of what the watchers add up."""
         self.faults.look(self.store.drain)
         self.faults.look(self.reads.end)
-        added = [event for watcher in self.watchers for event in self.faults.finish(watcher)]
+        added = self.faults.finish_all(self.watchers)
         windows = self._closed + self.windows
         conditions: dict[str, Plain] = {
             "torch": torch.__version__,

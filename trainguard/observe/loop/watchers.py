@@ -4,6 +4,7 @@ from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.evaluations.augmented_evaluations import AugmentedEvaluations
 from trainguard.observe.loop.watch.evaluations.batch_scales import BatchScales
 from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
+from trainguard.observe.loop.watch.evaluations.evaluation_lines import EvaluationLines
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.inverses import Inverses
@@ -212,6 +213,7 @@ _ALL: tuple[type[Watcher], ...] = (
     StackedLayers,
     Batches,
     Scores,
+    EvaluationLines,
     EvaluationMetrics,
     TargetScales,
     AugmentedEvaluations,

@@ -157,6 +157,9 @@ def test_a_read_of_cleared_gradients_is_named(judged, steps) -> None:
     assert (finding.at, finding.source) == (NORM, "/home/me/train.py:41")
     assert finding.measured == "gradients at 0 of 80 reads"
     assert (finding.allowed, finding.rank) == ("at least 1 of 80", Rank.BROKEN)
+    called = replace(read(), called="/home/me/train.py:73")
+    (finding,) = judged("gradient_norm_is_measured_before_zeroing", [*steps(20), called])
+    assert finding.why.endswith("take it before (train.py:73)")
 
 
 @pytest.mark.parametrize(

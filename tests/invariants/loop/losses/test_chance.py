@@ -34,12 +34,27 @@ def test_a_model_that_predicts_the_mean(judged) -> None:
     assert "90%" in finding.why
 
 
+def test_pairs_that_teach_in_an_evaluation_alone(judged) -> None:
+    """Both shares are said, and the lines that draw an order."""
+    lines = [Origin(name="order of rows", source=f"/home/me/train.py:{line}") for line in (3, 4)]
+    (finding,) = judged(BEATS, [fit(learnable=-0.1, evaluated=0.74), *lines])
+    assert finding.rank is Rank.BROKEN
+    assert "explains 74% of targets of the evaluation" in finding.why
+    assert "and 0% of those of the training" in finding.why
+    assert finding.why.endswith("(train.py:3, train.py:4)")
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
         ({}, ["broken"]),
         ({"learnable": 0.1}, ["note"]),
         ({"learnable": float("nan")}, ["note"]),
+        ({"learnable": 0.0, "evaluated": 0.9}, ["broken"]),
+        ({"learnable": 0.0, "evaluated": 0.9, "loss": 2.2}, []),
+        ({"learnable": 0.0, "evaluated": 0.9, "only": 0.5}, []),
+        ({"learnable": 0.0, "evaluated": 0.2}, ["note"]),
+        ({"learnable": 0.0, "evaluated": -0.2}, ["note"]),
         ({"loss": 2.2}, []),
         ({"loss": 9.0, "learnable": 0.1}, ["broken"]),
         ({"loss": 9.0, "falls": 3.0}, []),

@@ -4,6 +4,7 @@ import pytest
 
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Evaluation, Parameter
+from trainguard.events.origin import Origin
 from trainguard.events.probe import Probe
 
 TRAINS = "training_mode_is_on"
@@ -37,6 +38,9 @@ def test_an_evaluation_that_does_not_switch_back(judged, steps) -> None:
     assert (finding.rank, finding.source) == (Rank.BROKEN, LINE)
     assert "model.train()" in finding.why
     assert len(judged(TRAINS, [*sleeping(steps, since=18), measure(18)])) == 1
+    line = Origin(name="evaluation mode", source="/home/me/train.py:29")
+    (finding,) = judged(TRAINS, [*sleeping(steps), measure(), line])
+    assert finding.why == "model.train() is missing after the evaluation (train.py:29)"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ def test_a_schedule_in_steps_advanced_by_the_epoch_is_found(judged, steps) -> No
     assert finding.summary == "a schedule of `train` is hardly begun when the run ends"
     assert (finding.measured, finding.allowed) == ("6 calls in 60 steps", "60 calls (T_max)")
     assert (finding.rank, finding.source) == (Rank.BROKEN, "/home/me/train.py:20")
+    (finding,) = judged("schedule_fits_the_run", [*steps(60), plan(60, 6, advanced="train.py:31")])
+    assert finding.why.endswith("after each optimizer.step() (train.py:31)")
 
 
 @pytest.mark.parametrize(

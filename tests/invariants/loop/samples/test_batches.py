@@ -67,7 +67,7 @@ def test_a_shorter_window_that_weighs_too_little(judged, steps) -> None:
         (last_of(5, (0.25,)), ["broken"]),
         (lambda i: (0.4, 0.4, 0.2), []),
         (lambda i: (0.4, 0.4, 0.2) if i % 5 else (0.8, 0.2), []),
-        (last_of(20, (0.25, 0.25, 0.25)), ["broken"]),
+        (last_of(20, (0.25, 0.25, 0.25)), ["note"]),  # 3 of 79 micro-batches
         ((1.0,), []),
         ((0.1,) * 4, []),
         ((1 / 16,) * 4, ["broken"]),

@@ -27,6 +27,7 @@ from trainguard.invariants.loop.wording import (
     courses,
     events,
     first,
+    in_line,
     last_word,
     line_of_origin,
     line_of_steps,
@@ -209,7 +210,8 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
             _cut(read.code.strip().partition("\n")[0]) or read.source,
             "gradients at " + portion(0, read.empty, "reads"),
             "at least " + portion(1, read.empty),
-            why="a norm or a histogram that is taken after zero_grad is always zero or nothing",
+            why="a norm or a histogram that is taken after zero_grad is zero or nothing: take it"
+            " before" + in_line(read.called),
             rank=Rank.NOTE if asks else Rank.BROKEN,
             event=read,
         )

@@ -18,6 +18,7 @@ from trainguard.invariants.loop.wording import (
     gradient_sizes,
     in_line,
     line_of_origin,
+    lines_of_origin,
     main_course,
     middle,
 )
@@ -70,7 +71,10 @@ def tell_of_inputs(trace: Trace[Event], fit: BaselineFit) -> str:
 def before_loader(trace: Trace[Event]) -> str:
     """Return where inputs come from, after a comma, or nothing where no loader is known."""
     line = line_of_origin(trace, "loader")
-    return f", before the loader{in_line(line)} is made, or as it serves them" if line else ""
+    scaled = in_line(*lines_of_origin(trace, "scaled"))
+    return (
+        f"{scaled}, before the loader{in_line(line)} is made, or as it serves them" if line else ""
+    )
 
 
 def tell_of_start(trace: Trace[Event]) -> str:
@@ -208,6 +212,7 @@ def tell_of_growth(trace: Trace[Event], until: Step) -> str:
         return (
             f"the loss doubles before a step has moved the weights by {number(_NEAR)} of their"
             " norm: perhaps a sign is turned, and steps lead up"
+            + in_line(*lines_of_origin(trace, "steps by hand"))
         )
     return ""
 

@@ -19,7 +19,15 @@ from trainguard.invariants.loop.losses.causes import (
     find_causes,
     tell_of_outputs,
 )
-from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
+from trainguard.invariants.loop.wording import (
+    count,
+    courses,
+    events,
+    in_line,
+    lines_of_origin,
+    percent,
+    rates_rise,
+)
 from trainguard.invariants.wording import number
 
 _LEAST_LOOKS, _LEAST_STEPS = 8, 32  # looks, and the step of the last: buffers may fill up first
@@ -53,7 +61,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         (`((model(x) - y) ** 2).mean()`), called 48 times or more: the last quarter of the losses,
         against those that always predicting the average of the targets seen before has in the same
         calls. Broken where the loss is that of one place alone and a small regression on 256 of the
-        same inputs explains 30 % of targets that it was not shown, unless it still falls and there
+        same inputs, or of those of an evaluation by the same loss where these explain nothing,
+        explains 30 % of targets that it was not shown, unless it still falls and there
         are fewer than 96 calls, or where the loss ends at twice that of the constant. Else a note.
     Allows: 0.98 (limit) of the constant's loss; a loss that still falls by 3 % from the second
         quarter of the run to the last, by 10 % where it is far above the constant's, unless it is
@@ -85,7 +94,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         alone = fit.only >= ALONE
         slow = fit.calls < _LONG and ratio < before  # it may only not have been long enough
-        sure = alone and ((fit.learnable >= _LEARNABLE and not slow) or ratio >= _WORSE)
+        taught = max(fit.learnable, fit.evaluated if fit.evaluated > 0 else 0.0) >= _LEARNABLE
+        sure = alone and ((taught and not slow) or ratio >= _WORSE)
         best = min(_ratio(fit, part / 4, (part + 1) / 4) for part in range(4))
         if alone or (fit.reconstructs and best >= beaten):
             yield _make_finding(trace, fit, beaten, Rank.BROKEN if sure else Rank.NOTE)
@@ -134,6 +144,13 @@ def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFi
             "its targets are the inputs, so another term drowns it: perhaps that is summed over"
             " dimensions, as a divergence is, and this is a mean over all elements; sum both over"
             " a sample"
+        )
+    if fit.evaluated >= _LEARNABLE:
+        return (
+            f"a small regression explains {fit.evaluated:.0%} of targets of the evaluation that it"
+            f" was not shown, and {max(fit.learnable, 0):.0%} of those of the training: perhaps its"
+            " inputs and labels are put in other orders, or selected apart"
+            + in_line(*lines_of_origin(trace, "order of rows"))
         )
     if causes := find_causes(trace, fit):
         return "; ".join(causes)

@@ -12,7 +12,7 @@ from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FUNCTIONS, either, has_answer, has_probe
 from trainguard.invariants.loop.models.counterfactuals import answers_to
-from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.loop.wording import events, in_line, line_of_origin, percent
 from trainguard.invariants.wording import number
 
 _FEW = 3
@@ -302,7 +302,8 @@ def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "ignored" and probe.measured > _RARE * probe.reference:
             yield Finding(
                 f"a class of `{trace.subject}` is left out of the loss as if it were padding",
-                f"`{probe.label}`, whose number is the ignore_index",
+                f"`{probe.label}`, whose number is the ignore_index"
+                + in_line(line_of_origin(trace, "ignored class")),
                 portion(probe.measured, probe.reference, "targets") + " are left out",
                 "padding alone",
                 why=f"`{probe.label}` is never learned: fill up targets with a number that is no"

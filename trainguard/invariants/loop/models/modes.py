@@ -30,6 +30,8 @@ from trainguard.invariants.loop.wording import (
     count,
     courses,
     events,
+    in_line,
+    lines_of_origin,
     root_of,
     tally,
 )
@@ -154,7 +156,10 @@ def _left_asleep(trace: Trace[Event], course: Course, left: Sequence[_Switch]) -
         course.at(step) + f"{by}, {and_more(step.asleep)}",
         "asleep in " + tally(asleep, course.steps),
         "awake, as before",
-        why="model.train() is missing after the evaluation" if before else "",
+        why="model.train() is missing after the evaluation"
+        + in_line(*lines_of_origin(trace, "evaluation mode"))
+        if before
+        else "",
         rank=Rank.BROKEN if before else Rank.NOTE,
         event=step,
         source=before.source if before else step.source,

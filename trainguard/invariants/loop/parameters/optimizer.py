@@ -15,8 +15,10 @@ from trainguard.invariants.loop.wording import (
     and_more,
     courses,
     events,
+    in_line,
     line_of_optimizer,
     line_of_origin,
+    lines_of_origin,
     percent,
 )
 
@@ -134,7 +136,7 @@ def _make_finding(
         and_more(p.name for p in left_out),
         _measure_share(left_out, reached),
         integer(0, "%"),
-        why=why,
+        why=why + (in_line(*lines_of_origin(trace, "thawed")) if left_out[0].thawed else ""),
         rank=rank,
         event=left_out[0],
         source=(line_of_origin(trace, left_out[0].name) if left_out[0].hidden else "")

@@ -16,7 +16,9 @@ from trainguard.invariants.loop.wording import (
     count,
     courses,
     events,
+    in_line,
     line_of_steps,
+    lines_of_origin,
     middle,
 )
 from trainguard.invariants.wording import number
@@ -167,7 +169,7 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
                 + integer(_count_steps(trace), "steps")
                 + f", gradients up to {number(max(p.gradient for p in found))}",
                 "a move within " + integer(_LEAST_STEPS, "steps"),
-                why=why,
+                why=why + (in_line(*lines_of_origin(trace, "cast")) if kind == "put back" else ""),
                 rank=rank,
                 event=found[0],
                 source=line_of_steps(trace),
@@ -270,7 +272,8 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
             integer(0, "gradients") + f" in {_count_steps(trace)} steps",
             integer(1) + " or more",
             why="what it computes is detached, or goes through something without a gradient:"
-            " .detach(), .data, .item(), numpy, round or argmax",
+            " .detach(), .data, .item(), numpy, round or argmax"
+            + in_line(*lines_of_origin(trace, f"cut {cut[0][0].module}")),
             event=cut[0][0],
         )
     elif idle and _count_steps(trace) >= _LONG_ENOUGH:

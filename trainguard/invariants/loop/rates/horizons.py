@@ -13,7 +13,14 @@ from trainguard.events.loop import Scheduler
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import HORIZONS, RATES
-from trainguard.invariants.loop.wording import Course, count, courses, events, middle
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    events,
+    in_line,
+    middle,
+)
 from trainguard.invariants.wording import number
 
 _NEAR = 0.05  # of a number of steps: what drop_last, a remainder or an early end may take from it
@@ -259,7 +266,7 @@ def _make_finding(drive: _Drive, summary: str, why: str, rank: Rank = Rank.BROKE
         scheduler.name,
         integer(drive.calls, "calls") + f" in {drive.steps} steps",
         integer(drive.length, "calls") + f" ({scheduler.setting})",
-        why=why,
+        why=why + in_line(scheduler.advanced),
         rank=rank,
         event=scheduler,
     )

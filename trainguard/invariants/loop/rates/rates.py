@@ -16,6 +16,7 @@ from trainguard.invariants.loop.wording import (
     count,
     courses,
     events,
+    in_line,
     most_of,
     tally,
 )
@@ -113,7 +114,9 @@ def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
             course.at(low[0]),
             f"below {number(level)} of the highest rate in " + tally(low, course.steps),
             Measure("at most half of them", count(course.steps) / 2, "steps"),
-            why="scheduler.step() is called after each step; once for each epoch may be meant"
+            why="scheduler.step() is called after each step"
+            + in_line(*(s.advanced for s in own[:1]))
+            + "; once for each epoch may be meant"
             if by_step
             else "a factor may be taken in each step that is meant for each epoch",
             rank=Rank.BROKEN if sure and not any(s.mode for s in own) else Rank.NOTE,

@@ -15,7 +15,14 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.evaluations import select_evaluations
 from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.said.logged import find_kind
-from trainguard.invariants.loop.wording import events, main_course, middle, place_of_log
+from trainguard.invariants.loop.wording import (
+    events,
+    in_line,
+    line_of_origin,
+    main_course,
+    middle,
+    place_of_log,
+)
 from trainguard.invariants.wording import number
 
 _FEW = 3  # averages that agree on a mistake
@@ -336,12 +343,13 @@ def _finding(
     true = now.total / (now.samples if now.reduction == "sum" and now.samples else now.count)
     true = now.weighted if fault == "uneven" else true
     summary, why = _FAULTS[fault]
+    divided = "divided" in summary and not now.each
     return Finding(
         f"the mean loss that `{trace.subject}` logs {summary}",
         place_of_log(name, said.channel, said.step),
         number(said.value) + f" ({faults.count(fault)} of {len(faults)} times)",
         number(true) + f", the mean of {now.samples if fault == 'uneven' else now.count} losses",
-        why=why,
+        why=why + (in_line(line_of_origin(trace, "evaluation divided")) if divided else ""),
         rank=Rank.NOTE if fault in _NOTES else Rank.BROKEN,
         event=said,
     )

@@ -1,7 +1,7 @@
 """Judgements of batches: how many samples make a step, and what each of them weighs."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import SOON, invariant
@@ -18,6 +18,7 @@ from trainguard.invariants.loop.wording import (
     count,
     courses,
     events,
+    line_of_origin,
     longest,
     tally,
 )
@@ -31,6 +32,7 @@ _UNEVEN = 0.01  # of a gradient, by the parts' number: whole batches are less un
 # Times as much as a target of another micro-batch: as texts of any length do, and as where those of
 # one length are together.
 _HEAVIER, _FAR_HEAVIER = 1.5, 4.0
+_FEW_OF_ALL = 0.05  # micro-batches: of one window that ends an epoch of many, the rate is off
 _TWICE = 3  # micro-batches: a quarter for each of two may be a loss that is halved as well
 
 _TOO_LITTLE = (
@@ -49,8 +51,9 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: steps made from one mean loss for each micro-batch, what each of them was multiplied by:
         their sum is 1 in the shorter windows that end an epoch, and in longer ones, if it is 1 in
-        the others; three or more of them are not divided by their number twice. A note where
-        nothing is divided, so that the sum is their number. And a step that a forked child made of
+        the others, where these hold a 20th of all micro-batches or more, else a note; three or
+        more of them are not divided by their number twice. A note where nothing is divided, so that
+        the sum is their number. And a step that a forked child made of
         one batch, several times, and of its parts: a note where a sum over samples is divided by
         the number of micro-batches, and where one batch weighs its parts otherwise than
         accumulation does, so that a hundredth of the gradient is another. And cross-entropies that
@@ -91,6 +94,7 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
                 why="the loss is not divided by the number of micro-batches; the rate may make up"
                 " for it",
                 event=heavy[0],
+                source=line_of_origin(trace, "backward") or heavy[0].source,
             )
     asked = (event for event in events(trace, WhatIf) if event.question == "batch accumulated")
     for answer in [event for event in asked if event.outcome == "answered"][:1]:
@@ -170,14 +174,21 @@ def _uneven(
     ):
         wrong = [s for s in others if all(abs(w * full - 1) <= near for w in s.weights)]
         if 2 * len(wrong) > len(others):
+            few = _micro_batches(wrong) < _FEW_OF_ALL * _micro_batches(windows)
             yield Finding(
                 f"the {words[0]} accumulation windows of `{trace.subject}` weigh too {words[1]}",
                 course.at(wrong[0]) + f", {len(wrong[0].weights)} of {full} micro-batches",
                 "weights that sum to " + number(sum(wrong[0].weights)),
                 "weights that sum to " + integer(1) + f" within {number(near)}",
                 why=why,
+                rank=Rank.NOTE if few else Rank.BROKEN,
                 event=wrong[0],
             )
+
+
+def _micro_batches(windows: Iterable[Step]) -> int:
+    """Return how many micro-batches some steps are made of."""
+    return sum(len(step.weights) * step.span for step in windows)
 
 
 def _twice_divided(

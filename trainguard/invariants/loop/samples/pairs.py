@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
-from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.loop.wording import events, in_line, lines_of_origin, percent
 
 _MIXED = 3  # steps
 _CARRIED = 3  # passes: not by chance, and not the chunks of one batch
@@ -60,7 +60,8 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             "another label in " + percent(probe.measured) + " of the repeated inputs",
             "at most " + percent(probe.reference),
             why="perhaps inputs and labels are shuffled apart from each other: index both by the"
-            " same permutation, before what this line is given",
+            " same permutation, before what this line is given"
+            + in_line(*lines_of_origin(trace, "order of rows")),
             event=probe,
         )
 

@@ -294,7 +294,7 @@ def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
         f"the evaluations behind `{name}`",
         portion(probe.measured, probe.reference, samples) + what,
         "none",
-        why=why,
+        why=why + in_line(line_of_origin(trace, "evaluated samples")),
         rank=Rank.NOTE if is_all else Rank.BROKEN,
         event=probe,
     )

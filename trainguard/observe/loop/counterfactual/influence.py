@@ -15,6 +15,7 @@ from trainguard.observe.loop.counterfactual.forking import Exit
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Numbers, Witness, find_changes
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.tools.local_values import is_transforming
 from trainguard.observe.tools.user_line import caller
 
@@ -52,7 +53,8 @@ class Traced(Question):
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return that of the question, which reports the results too."""
         witness = self._question.witness(call, way_out)
-        self._results = _Results(call.module, self._question.kept(call))
+        made = call.recorder.watcher(MadeLines)
+        self._results = _Results(call.module, self._question.kept(call), made.find_line)
         witness.results = self._results.found
         return witness
 
@@ -60,10 +62,12 @@ class Traced(Question):
 class _Results(TorchFunctionMode):
     """Takes down what functions of torch and modules return, but for what the edit may change."""
 
-    def __init__(self, module: nn.Module, kept: Kept) -> None:
+    def __init__(
+        self, module: nn.Module, kept: Kept, find_line: Callable[[nn.Module], str]
+    ) -> None:
         super().__init__()
         self.found: list[SeenResult] = []
-        self._module, self._kept = module, kept
+        self._module, self._kept, self._find_line = module, kept, find_line
         self._names = {part: describe_part(part, name) for name, part in module.named_modules()}
         self._inside = [module]  # the modules that are being called
         self._looks = False
@@ -111,8 +115,9 @@ class _Results(TorchFunctionMode):
         told = f"`{function.strip('_')}`"
         if inside is not None:
             told = self._names.get(inside) or describe_part(inside, "")
-        line = short_source(caller())
-        return f"{told} at {line}" if line else told
+        line, made = short_source(caller()), self._find_line(inside) if inside is not None else ""
+        told = f"{told} at {line}" if line else told
+        return f"{told}, made at {short_source(made)}" if made else told
 
 
 def find_entry(plain: Sequence[SeenResult], edited: Sequence[SeenResult], rounding: float) -> str:

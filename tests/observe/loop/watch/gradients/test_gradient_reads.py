@@ -1,5 +1,6 @@
 """Lines that read gradients: which of them find gradients cleared, and how often."""
 
+import inspect
 import sys
 
 import pytest
@@ -33,6 +34,17 @@ def test_a_line_that_reads_cleared_gradients_is_seen(read, none) -> None:
     assert line(read) in found
     assert set(found.values()) == {(8, 0)}
     assert len(found) == (2 if read is sweep and not none else 1)
+
+
+@by_reader
+def test_the_line_that_calls_the_reader_is_told(read) -> None:
+    """Where what was read is wanted; what is inside of a comprehension is called by no line."""
+    with Recorder("x") as recorder:
+        train(steps=8, after=read)
+    lines, first = inspect.getsourcelines(train)
+    row = first + next(n for n, each in enumerate(lines) if "after(model)" in each)
+    called = {event.called for event in recorder.trace if isinstance(event, Read)}
+    assert called == {f"{inspect.getsourcefile(train)}:{row}"}
 
 
 @by_reader

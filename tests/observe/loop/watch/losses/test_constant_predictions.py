@@ -1,5 +1,7 @@
 """What the recorder says of a loss beside that of a prediction that knows no input."""
 
+from math import isnan
+
 import pytest
 import torch
 from torch import nn
@@ -139,3 +141,48 @@ def test_a_model_that_is_lost() -> None:
     given, scores = torch.randn(8, 4), torch.full((8, 3), float("inf"))
     samples.add(1, given, scores, torch.arange(8), in_units=False)
     assert samples.describe() == {"alike": 0, "blank": 0}
+
+
+def evaluated(evaluation: torch.Tensor, rows: int = 128) -> BaselineFit:
+    """Train on noise, evaluate on one batch in each epoch, and return what was compared."""
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(4, 1), torch.randn(320, 4)
+    noise, other = torch.randn(320, 1), torch.randn(rows, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with Recorder("x") as recorder:
+        for _ in range(6):
+            for batch in torch.randperm(320).split(32):
+                optimizer.zero_grad()
+                F.mse_loss(model(inputs[batch]), noise[batch]).backward()
+                optimizer.step()
+            with torch.no_grad():
+                F.mse_loss(model(other), other @ evaluation)
+    assert "faults" not in recorder.trace.conditions
+    (found,) = [event for event in recorder.trace if isinstance(event, BaselineFit)]
+    return found
+
+
+def test_pairs_of_an_evaluation_teach() -> None:
+    """Where those of the training do not: one batch of them is enough, if it is large."""
+    found = evaluated(torch.ones(4, 1))
+    assert found.learnable < 0.05
+    assert found.evaluated > 0.9
+    assert not evaluated(torch.zeros(4, 1)).evaluated > 0.05
+    assert isnan(evaluated(torch.ones(4, 1), rows=32).evaluated)
+
+
+def test_pairs_of_an_evaluation_are_not_asked_where_the_training_teaches() -> None:
+    """It says all that there is to be said."""
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(4, 1), torch.randn(320, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with Recorder("x") as recorder:
+        for batch in [*torch.randperm(320).split(32)] * 6:
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs[batch]), inputs[batch].sum(1, keepdim=True)).backward()
+            optimizer.step()
+            with torch.no_grad():
+                F.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+    (found,) = [event for event in recorder.trace if isinstance(event, BaselineFit)]
+    assert found.learnable > 0.8
+    assert isnan(found.evaluated)

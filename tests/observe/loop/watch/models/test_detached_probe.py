@@ -1,5 +1,6 @@
 """Modules that no gradient reaches though an output depends on them, in runs that load weights."""
 
+import inspect
 import sys
 from types import ModuleType
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from trainguard.events.origin import Origin
+from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -22,11 +25,23 @@ class Cut(nn.Module):
         return self.head(torch.relu(self.encoder(x)).detach())
 
 
-def found(load=lambda net: None) -> list[str]:
-    """Train for some steps after something was loaded, and return the modules that are told of."""
+class Outer(nn.Module):
+    """A model that has one of these as a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Cut())
+
+    def forward(self, x):
+        """Return what that makes."""
+        return self.inner(x)
+
+
+def record(load=lambda net: None, kind=Cut) -> Trace:
+    """Train for some steps after something was loaded."""
     torch.manual_seed(0)
     with Recorder("x") as recorder:
-        net = Cut()
+        net = kind()
         load(net)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for _ in range(16):
@@ -34,9 +49,22 @@ def found(load=lambda net: None) -> list[str]:
             (net(torch.randn(32, 8)) - 1).square().mean().backward()
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
-    return [
-        e.label.rpartition(".")[2] for e in recorder.trace if getattr(e, "probe", "") == "detached"
-    ]
+    return recorder.trace
+
+
+def found(load=lambda net: None) -> list[str]:
+    """Return the modules that are told of, where something was loaded before."""
+    trace = record(load)
+    return [e.label.rpartition(".")[2] for e in trace if getattr(e, "probe", "") == "detached"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Cut, "Cut"), (Outer, "Outer.inner.0")])
+def test_the_line_that_cuts_the_graph_is_told(kind, name) -> None:
+    """That of the forward of the module around, wherever that is."""
+    lines, first = inspect.getsourcelines(Cut.forward)
+    row = first + next(n for n, each in enumerate(lines) if ".detach()" in each)
+    told = [e for e in record(kind=kind) if isinstance(e, Origin) and e.name.startswith("cut ")]
+    assert told == [Origin(name=f"cut {name}.encoder", source=f"{__file__}:{row}")]
 
 
 def load_head(net: Cut) -> None:

@@ -71,6 +71,7 @@ def test_lines_outside_of_the_class() -> None:
     found = origins()
     assert found == {
         "SGD": line_of("torch.optim.SGD", train),
+        "backward": line_of(".backward()", train),
         "loader": line_of("DataLoader(", train),
         "Sequential": line_of("nn.Sequential(", train),
         "Sequential.0": line_of("Block(1)", train),

@@ -1,5 +1,6 @@
 """What the recorder sees of learning rates and of schedulers."""
 
+import linecache
 from collections.abc import Callable
 
 import pytest
@@ -35,6 +36,12 @@ def recorded(make, *, early: bool = False, advance: bool = True, steps: int = 6,
     )
 
 
+def place(source: str) -> tuple[str, int]:
+    """Return the file and the number of a line."""
+    file, _, line = source.rpartition(":")
+    return file, int(line)
+
+
 def test_the_rate_in_force_is_recorded() -> None:
     """Each step has the rate that it was made with, and what the scheduler said it would be."""
     steps, (scheduler,) = recorded(lr_scheduler.ExponentialLR, gamma=0.5)
@@ -43,6 +50,7 @@ def test_the_rate_in_force_is_recorded() -> None:
     assert (scheduler.name, scheduler.optimizer) == ("ExponentialLR", "SGD")
     assert (scheduler.calls, scheduler.early) == (6, 0)
     assert "test_rates.py:" in scheduler.source
+    assert "scheduler.step()" in linecache.getline(*place(scheduler.advanced))
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
@@ -56,7 +64,7 @@ def test_a_scheduler_before_its_optimizer_is_seen() -> None:
 def test_a_scheduler_that_is_never_advanced_is_seen() -> None:
     """What its constructor does is no advance."""
     _, (scheduler,) = recorded(lr_scheduler.ExponentialLR, gamma=0.5, advance=False)
-    assert scheduler.calls == 0
+    assert (scheduler.calls, scheduler.advanced) == (0, "")
 
 
 def test_a_scheduler_that_may_wait_for_something_is_told() -> None:

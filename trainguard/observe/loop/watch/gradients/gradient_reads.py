@@ -18,11 +18,12 @@ from trainguard.events.loop import Read
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import foreign
+from trainguard.observe.tools.user_line import foreign, place_of
 
 _MOST_LINES = 256
 _CHECKED = 8  # steps, surveyed or not, at which a line is checked for gradients of zeros
 _MOST_LATER = 256
+_COMPREHENSIONS = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")  # in their function
 SILENT = re.compile(r"[/\\]torch[/\\](?:optim|amp|utils[/\\]hooks)")
 SILENT_NAMES = ("zero_grad", "step")
 _MEASURES = re.compile("norm|clip")
@@ -42,6 +43,7 @@ class _Line:
 
     source: str
     code: str
+    called: str = ""
     empty: int = 0
     full: int = 0
     step: int = -1
@@ -159,8 +161,13 @@ class GradientReads(Watcher):
             line.full, line.empty = line.full + full, line.empty + (not full)
         for known in self._lines.values():
             if known is not None and (known.empty or known.full):
-                counts = {"empty": known.empty, "full": known.full}
-                yield Read(source=known.source, code=known.code, **counts)
+                yield Read(
+                    source=known.source,
+                    code=known.code,
+                    empty=known.empty,
+                    full=known.full,
+                    called=known.called,
+                )
 
     def _property(self, descriptor: Any) -> property:
         """Return a property that looks at reads of gradients that are in question."""
@@ -289,7 +296,11 @@ def _line_of(frame: FrameType) -> _Line | None:
         return None
     if _matches(_ADDS, code.co_filename, row):
         return None
-    return _Line(f"{code.co_filename}:{row}", text)
+    around: FrameType | None = frame
+    while around is not None and around.f_code.co_name in _COMPREHENSIONS:
+        around = around.f_back
+    called = place_of(around.f_back) if around is not None else ""
+    return _Line(f"{code.co_filename}:{row}", text, called)
 
 
 def is_clearing(file: str, row: int) -> bool:

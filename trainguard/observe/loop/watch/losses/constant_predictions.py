@@ -6,6 +6,7 @@ each class came. It is told the next targets before it learns from them, as the 
 two losses are compared on the very same calls.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.observe.loop.alike_samples import AlikeSamples, Number, mean_of
-from trainguard.observe.loop.held_out_regression import Examples
+from trainguard.observe.loop.held_out_regression import MOST, Examples
 from trainguard.observe.loop.reads import Take
 from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch.gradients import autograd_graph
@@ -32,6 +34,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import (
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
@@ -50,6 +53,7 @@ _PLACES = 16
 _PENDING = 32  # calls with classes whose constant losses are computed together
 _COUNTS = 2**18  # numbers in what waits for that: a vocabulary waits for fewer calls
 _BEATEN = 0.98  # of the constant's loss, as its judge has it
+_LITTLE = 0.05  # of the variance of targets: what a regression on 256 examples explains by chance
 _NODES = 2**12  # of a graph that are looked at: such a model is no constant
 
 
@@ -63,6 +67,7 @@ class _Place:
     average: of the targets so far, for classes how often each came; weight: of how many it is.
     pending: the losses of the latest calls with classes, and how often each class came in them.
     sizes: of the parameters that there were at the first call, in all their dimensions.
+    kind: the loss function, and what there is of each sample's output.
     """
 
     tally: LossCalls
@@ -72,6 +77,7 @@ class _Place:
     average: torch.Tensor | None = None
     weight: float = 0.0
     sizes: set[int] = field(default_factory=set)
+    kind: tuple[str, tuple[int, ...]] = ("", ())
     failed: bool = False
     samples: AlikeSamples = field(default_factory=AlikeSamples)
     examples: Examples = field(default_factory=Examples)
@@ -142,12 +148,22 @@ class ConstantPredictions(Watcher):
         super().__init__(recorder)
         self._places: dict[int, _Place] = {}
         self._backwards = 0
+        self._given: Callable[[], torch.Tensor | None] = lambda: None  # to the latest evaluation
+        # Pairs of evaluations, by the loss function and what there is of each sample's output.
+        self._evaluated: dict[tuple[str, tuple[int, ...]], Examples] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
         self._batches = self.recorder.watcher(Batches)
         self._losses = self.recorder.watcher(LossFunctions)
         self._losses.listeners.append(self._on_loss)
+
+    def evaluate(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Remember what a pass of an evaluation is given."""
+        given = self.recorder.given[:1]
+        self._given = weakref.ref(given[0]) if given else lambda: None
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Count the passes whose loss comes from one place alone."""
@@ -180,7 +196,7 @@ class ConstantPredictions(Watcher):
                 losses=tuple(float(loss) / calls for loss, _, calls in place.chunks),
                 constants=tuple(float(loss) / calls for _, loss, calls in place.chunks),
                 **place.samples.describe(),
-                **place.examples.describe(),
+                **self._describe(place),
                 weights=weights,
                 counts=counts,
                 classes=len(place.counts()),
@@ -191,9 +207,10 @@ class ConstantPredictions(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Compare a loss with that of the constant prediction, which then learns the target."""
-        if not value.requires_grad or (
-            tally.function not in _NUMBERS and tally.function not in CROSS_ENTROPIES
-        ):
+        if tally.function not in _NUMBERS and tally.function not in CROSS_ENTROPIES:
+            return
+        if not value.requires_grad:
+            self._evaluate(tally.function, scores, target)
             return
         place = self._places.get(id(tally))
         if place is None:
@@ -203,7 +220,25 @@ class ConstantPredictions(Watcher):
             failed = not _looks_at_inputs(value)
             place = self._places[id(tally)] = _Place(tally, sizes=sizes, failed=failed)
             place.examples.ask = partial(self._ask, place)
+            place.kind = tally.function, tuple(scores.shape[1:])
         self._attempt(place, lambda: self._look(place, scores, target, value))
+
+    def _evaluate(self, function: str, scores: torch.Tensor, target: Any) -> None:
+        """Remember pairs of an evaluation, on the host."""
+        kind, given = (function, tuple(scores.shape[1:])), self._given()
+        if given is None or not given.is_cpu or not isinstance(target, torch.Tensor):
+            return
+        if kind in self._evaluated or len(self._evaluated) < _PLACES:
+            with suppress(Exception):  # whatever cannot be compared is left alone
+                self._evaluated.setdefault(kind, Examples(MOST)).add(given, target)
+
+    def _describe(self, place: _Place) -> dict[str, Any]:
+        """Return what examples tell, and those of evaluations where they tell little."""
+        told = place.examples.describe()
+        other = self._evaluated.get(place.kind)
+        if other is not None and told["learnable"] < _LITTLE:
+            told["evaluated"] = other.explain()
+        return told
 
     def _ask(self, place: _Place, tensors: Sequence[torch.Tensor], take: Take) -> None:
         """Have a place told of tensors, as long as nothing has failed there."""

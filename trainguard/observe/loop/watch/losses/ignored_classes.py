@@ -10,11 +10,13 @@ from torch import nn
 
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
+from trainguard.events.origin import Origin
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame, variables_of
+from trainguard.observe.tools.written_lines import find_alias
 
 _CALLS = 32  # of a place
 _MOST_CLASSES = 1000  # whose names stand in a list
@@ -32,11 +34,13 @@ class _Ignored:
     The calls of one place.
 
     name: of the class that is ignored. ends: whether that is the end of a sequence.
+    alias: the line that gives its number to another variable, too.
     left_out, is_certain: numbers, on an accelerator tensors that are fetched at the end.
     """
 
     name: str
     ends: bool
+    alias: str = ""
     calls: int = 0
     left_out: Any = 0
     of: int = 0
@@ -67,6 +71,8 @@ class IgnoredClasses(Watcher):
         for source, own in self._places.items():
             if own is not None and own.left_out and own.is_certain:
                 yield make_probe("ignored", own.left_out, own.of, label=own.name, source=source)
+                if own.alias:
+                    yield Origin(name="ignored class", source=own.alias)
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
@@ -106,7 +112,8 @@ def _begin(number: int, count: int) -> _Ignored | None:
     if names:
         return _Ignored(names[0], ends=False)
     ends = [k for k, v in known.items() if type(v) is int and v == number and _is_end(k)]
-    return _Ignored(ends[0], ends=True) if ends else None
+    alias = find_alias(frame.f_code.co_filename, ends[0]) if ends else ""
+    return _Ignored(ends[0], ends=True, alias=alias) if ends else None
 
 
 def _modules_of(variables: Mapping[str, Any]) -> list[nn.Module]:

@@ -1,6 +1,7 @@
 """Watches for parts of a model that its output depends on, and that no gradient comes back to."""
 
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainguard.events.base import Event
+from trainguard.events.origin import Origin
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
@@ -15,6 +18,8 @@ from trainguard.observe.loop.watch.parameters.initial_draws import is_as_drawn
 from trainguard.observe.loop.watch.watcher import Columns, shielded_anywhere
 from trainguard.observe.loop.window import Forward, Window, gradient_of
 from trainguard.observe.tools.patches import Patches, tell_before
+from trainguard.observe.tools.user_line import forward_of
+from trainguard.observe.tools.written_lines import find_cuts
 
 _FROM = 12  # steps: what gets no gradient in so many of the first ones gets none
 _MOST_OUTPUTS = 8
@@ -63,7 +68,7 @@ class DetachedProbe(ModuleProbe):
     torch has drawn for them.
     """
 
-    makes = ("Probe:detached",)
+    makes = ("Probe:detached", "Origin")
     relies_on = ("Forwards",)
 
     probe = "detached"
@@ -74,6 +79,7 @@ class DetachedProbe(ModuleProbe):
         self._reached: set[int] = set()
         self._silent: list[str] = []
         self._held: set[int] = set()
+        self._cuts: list[Event] = []
         self._loads = False
 
     def install(self, patches: Patches) -> None:
@@ -134,9 +140,28 @@ class DetachedProbe(ModuleProbe):
     def _look_at_copy(self, call: CopyableCall) -> Seen | None:
         """Return what is seen on a copy that can be edited."""
         parts = call.module, call.inputs, call.keywords, call.casts
-        return super()._look_at_copy(_EditableCall(*parts))
+        seen = super()._look_at_copy(_EditableCall(*parts))
+        if seen is not None:
+            part = call.module.get_submodule(seen.part)
+            name = f"cut {self.recorder.names.module(part)}"
+            lines = find_cuts(map(forward_of, _path_to(call.module, seen.part)))
+            self._cuts = [Origin(name=name, source=line) for line in lines]
+        return seen
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found, and the lines that may be the reason."""
+        return [*super().finish(), *self._cuts]
 
     @shielded_anywhere
     def _see_loading(self, *_: Any, **__: Any) -> None:
         """Take down that weights are loaded."""
         self._loads |= self.recorder.patches.active
+
+
+def _path_to(root: nn.Module, name: str) -> Iterator[nn.Module]:
+    """Yield a module and those in it that lead to a part of it."""
+    yield root
+    inner = root
+    for key in filter(None, name.split(".")):
+        inner = inner.get_submodule(key)
+        yield inner

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from trainguard.events.base import Event
 from trainguard.events.origin import Origin
@@ -17,9 +17,11 @@ from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.sample_lines import find_scalings
 from trainguard.observe.tools.user_line import place_of, user_frames
 
 _MOST, _MOST_TOLD = 16384, 512
+_LOADERS = 8  # lines that make some
 _FRAMES = 16  # classes that are derived from each other
 
 
@@ -28,7 +30,8 @@ class MadeLines(Watcher):
     The Origin events of modules below those that were called, and of optimizers that step.
 
     Of weights that were drawn or set by the user's own lines, too. And of the loader that had
-    served the latest batch when a step was first made with one: "loader".
+    served the latest batch when a step was first made with one: "loader"; "scaled" are the lines
+    that multiply, divide or convert what it serves.
     """
 
     makes = ("Origin",)
@@ -38,6 +41,9 @@ class MadeLines(Watcher):
         super().__init__(recorder)
         self._lines: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._found: dict[str, str] = {}
+        self._scalings: dict[
+            str, list[str]
+        ] = {}  # of what loaders serve, by the lines that made them
         self._is_full = False
 
     def install(self, patches: Patches) -> None:
@@ -45,6 +51,7 @@ class MadeLines(Watcher):
         patches.replace(nn.Module, "__init__", self._tell_made)
         patches.replace(Optimizer, "__init__", self._tell_made)
         patches.replace(DataLoader, "__init__", self._tell_made)
+        patches.replace(WeightedRandomSampler, "__init__", self._tell_made)
 
     def find_line(self, made: object) -> str:
         """Return the line that made something, or a loader with this sampler; or nothing."""
@@ -84,7 +91,9 @@ class MadeLines(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return the lines of all that has a name."""
-        return [Origin(name=name, source=line) for name, line in self._found.items() if line]
+        scaled = self._scalings.get(self._found.get("loader", ""), [])
+        found = [*self._found.items(), *(("scaled", line) for line in scaled)]
+        return [Origin(name=name, source=line) for name, line in found if line]
 
     def _tell_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return an `__init__` that tells of what it has made, where it is not being compiled."""
@@ -109,8 +118,12 @@ class MadeLines(Watcher):
             self._is_full = 2 * len(self._lines) > _MOST  # or all is looked through once more soon
         line = _line_of(type(made))
         serving = isinstance(made, DataLoader)
+        if serving and line not in self._scalings and len(self._scalings) < _LOADERS:
+            frame = next((each for each in user_frames(_FRAMES) if place_of(each) == line), None)
+            self._scalings[line] = [] if frame is None else find_scalings(frame)
         for each in (made, made.sampler, made.batch_sampler) if serving else (made,):
-            if type(each).__weakrefoffset__:  # not a list of indices
+            known = each is not made and self.find_line(each)  # the line that made a sampler itself
+            if type(each).__weakrefoffset__ and not known:  # not a list of indices
                 self._lines[id(each)] = weakref.ref(each), line
 
 

@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients.autograd_graph import kind_of
 from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPredictions
+from trainguard.observe.loop.watch.models.made_lines import MadeLines
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
 from trainguard.observe.loop.watch.parameters.drawn_lines import DrawnLines
@@ -85,7 +86,7 @@ class SignalProbe(ModuleProbe):
     """
 
     makes = ("Probe:signal lost", "Probe:signal grown")
-    relies_on = ("ConstantPredictions", "DrawnLines", "Forwards")
+    relies_on = ("ConstantPredictions", "DrawnLines", "Forwards", "MadeLines")
 
     probe = "signal"
 
@@ -125,9 +126,17 @@ class SignalProbe(ModuleProbe):
                 first.apart,
                 probe="signal lost",
                 label=f"{self._name(call, before)} and {self._name(call, after)}{word}",
-                source=before.line,
+                source=self._find_activation(call, before, after) or before.line,
             )
         return None
+
+    def _find_activation(self, call: CopyableCall, before: _Layer, after: _Layer) -> str:
+        """Return the line that made the module between two layers that brings numbers together."""
+        modules = list(call.module.named_modules())
+        names = [name for name, _ in modules]
+        between = modules[names.index(before.name) : names.index(after.name)]
+        own = [part for _, part in between if type(part).__name__.lower() == after.before]
+        return self.recorder.watcher(MadeLines).find_line(own[-1]) if own else ""
 
     def _name(self, call: CopyableCall, layer: _Layer) -> str:
         """Return the name of a layer of the live module."""

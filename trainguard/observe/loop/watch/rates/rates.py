@@ -29,7 +29,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, 
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import kinds
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import caller
+from trainguard.observe.tools.user_line import caller, place_of
 
 _ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
 _STEP = re.compile(r"([\w\])]+)\.step\b")
@@ -64,6 +64,7 @@ class _SchedulerHistory:
     calls: int = 0
     early: int = 0
     turns: tuple[int, int] = (0, 0)
+    advanced: str = ""
     placed: bool = False
     part: bool = False
     mode: str = ""
@@ -132,6 +133,7 @@ class Rates(Watcher):
                 base=seen.base,
                 settings=0 if seen.part else seen.settings,
                 turns=seen.turns,
+                advanced=seen.advanced,
                 mode=seen.mode,
                 expression=seen.expression,
                 metrics=tuple(seen.metrics),
@@ -263,6 +265,7 @@ class Rates(Watcher):
     def _note_step(self, scheduler: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
         """Note an advance, and what the scheduler was told with it."""
         seen = self._count(scheduler)
+        seen.advanced = seen.advanced or place_of(frame)
         seen.placed |= bool(args or kwargs)
         if args and isinstance(scheduler, ReduceLROnPlateau):
             self._take_metric(seen, args[0], frame)
