@@ -51,6 +51,8 @@ def look_at(folder: Path, text: str) -> tuple[list[str], list[str]]:
         ("def f():\n    rows = [1, 2][1:]\n    g(rows)\n\ndef g(r):\n    look(r)\n\nf()\n", "2"),
         ("split = lambda x: x\nall = [1, 2]\npart = split(all)\nlook(part)\n", "3"),
         ("x = x0 = [1]\nlook(3)\n", ""),
+        ("x = [1, 2][:1]\nfor x in x:\n    look(x)\n", "1"),
+        ("a = [1][:1]\n" + "a = a + a\n" * 25 + "look(a)\n", "1"),  # in no time
         ("a = [1, 2][:1]\nfor i in (0,):\n    b = a[i : i + 1]\n    look(b)\n", "1"),  # a batch
         ("for i in (0,):\n    rows = slice(i)\n    b = [1][rows]\n    look(b)\n", ""),
         ("a = [1]\na = a[:1]\nlook(a)\n", "2"),

@@ -54,8 +54,8 @@ def _follow(frame: FrameType) -> Iterator[tuple[str, _Made, ast.AST]]:
             continue
         file = frame.f_code.co_filename if running is None else running.f_code.co_filename
         yield f"{file}:{made.lineno}", made, tree
-        line = made.lineno + 1 if isinstance(made, ast.For) else made.lineno
-        waiting += [(each, (tree, running), line) for each in _names_in(_value_of(made))]
+        names = _names_in(_value_of(made))
+        waiting += [(each, (tree, running), made.lineno) for each in names]
 
 
 def _scope_of(frame: FrameType | None) -> _Scope | None:
