@@ -19,7 +19,7 @@ class BaselineFit(Event):
         different inputs they have.
     learnable: the share of the variance of held-out targets that a kernel regression on the other
         examples explains; nan where it was not tried.
-    evaluated: the same of evaluations with that loss function, where learnable is little; else nan.
+    evaluated: the same of pairs of evaluations, where learnable is little; else nan.
     reconstructs: whether the targets are the inputs themselves.
     deviation: of the inputs from one example to another, the root mean square over their numbers;
         nan where they are no numbers.

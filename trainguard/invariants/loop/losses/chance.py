@@ -61,9 +61,9 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         (`((model(x) - y) ** 2).mean()`), called 48 times or more: the last quarter of the losses,
         against those that always predicting the average of the targets seen before has in the same
         calls. Broken where the loss is that of one place alone and a small regression on 256 of the
-        same inputs, or of those of an evaluation by the same loss where these explain nothing,
-        explains 30 % of targets that it was not shown, unless it still falls and there
-        are fewer than 96 calls, or where the loss ends at twice that of the constant. Else a note.
+        same inputs, or of those of an evaluation where these explain nothing, explains 30 % of
+        targets that it was not shown, unless it still falls and there are fewer than 96 calls, or
+        where the loss ends at twice that of the constant. Else a note.
     Allows: 0.98 (limit) of the constant's loss; a loss that still falls by 3 % from the second
         quarter of the run to the last, by 10 % where it is far above the constant's, unless it is
         a cross-entropy of ten times as much; a loss of outliers, that is below 0.7 of the

@@ -15,7 +15,7 @@ from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
 from trainguard.observe.loop.counterfactual.replay import BatchAgain, LossesWitness
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.losses.constant_predictions import (
+from trainguard.observe.loop.watch.losses.class_counts import (
     are_classes,
     count_classes,
     lose_rates,

@@ -186,3 +186,25 @@ def test_pairs_of_an_evaluation_are_not_asked_where_the_training_teaches() -> No
     (found,) = [event for event in recorder.trace if isinstance(event, BaselineFit)]
     assert found.learnable > 0.8
     assert isnan(found.evaluated)
+
+
+def test_pairs_whose_accuracy_alone_is_measured() -> None:
+    """What lies beside the input, and is compared with what is predicted."""
+    torch.manual_seed(0)
+    model, inputs, wanted = nn.Linear(4, 3), torch.randn(320, 4), torch.randint(3, (320,))
+    others = torch.randn(128, 4)
+    classes = others[:, :3].argmax(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with Recorder("x") as recorder:
+        for _ in range(6):
+            for batch in torch.randperm(320).split(32):
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs[batch]), wanted[batch]).backward()
+                optimizer.step()
+            with torch.no_grad():
+                right = (model(others).argmax(1) == classes).float().mean().item()
+            print(f"accuracy {right:.3f}")
+    assert "faults" not in recorder.trace.conditions
+    (found,) = [event for event in recorder.trace if isinstance(event, BaselineFit)]
+    assert found.learnable < 0.05
+    assert found.evaluated > 0.5

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.fit import Skill
-from trainguard.observe.loop.watch.losses.constant_predictions import count_wanted
+from trainguard.observe.loop.watch.losses.class_counts import count_wanted
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -24,7 +23,13 @@ from trainguard.observe.loop.alike_samples import AlikeSamples, Number, mean_of
 from trainguard.observe.loop.held_out_regression import MOST, Examples
 from trainguard.observe.loop.reads import Take
 from trainguard.observe.loop.thinning import distance_of
+from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.class_counts import (
+    are_classes,
+    count_classes,
+    lose_rates,
+)
 from trainguard.observe.loop.watch.losses.loss_calls import (
     CROSS_ENTROPIES,
     LOGITS,
@@ -33,9 +38,8 @@ from trainguard.observe.loop.watch.losses.loss_calls import (
 )
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
 _NUMBERS = {LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
@@ -44,8 +48,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     name: getattr(functional, name) for name in (*_NUMBERS, *CROSS_ENTROPIES)
 }
 _SYMMETRIC = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_Kind = tuple[bool, tuple[int, ...]]  # of targets that are numbers, what an output has for each
 _CHUNKS = 64  # stretches of the run whose losses are told apart
-_WIDEST = 2**16  # classes, or outputs of one sample
 _LARGEST = 2**22  # elements of a target
 _EPSILON = 1e-6
 _HALF = 0.5  # of a time that each class is taken to have come before the first call
@@ -67,7 +71,6 @@ class _Place:
     average: of the targets so far, for classes how often each came; weight: of how many it is.
     pending: the losses of the latest calls with classes, and how often each class came in them.
     sizes: of the parameters that there were at the first call, in all their dimensions.
-    kind: the loss function, and what there is of each sample's output.
     """
 
     tally: LossCalls
@@ -77,7 +80,7 @@ class _Place:
     average: torch.Tensor | None = None
     weight: float = 0.0
     sizes: set[int] = field(default_factory=set)
-    kind: tuple[str, tuple[int, ...]] = ("", ())
+    kind: _Kind = (False, ())
     failed: bool = False
     samples: AlikeSamples = field(default_factory=AlikeSamples)
     examples: Examples = field(default_factory=Examples)
@@ -142,21 +145,21 @@ class ConstantPredictions(Watcher):
     """The BaselineFit events."""
 
     makes = ("BaselineFit",)
-    relies_on = ("Batches", "LossFunctions")
+    relies_on = ("Batches", "EvaluationMetrics", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._places: dict[int, _Place] = {}
         self._backwards = 0
         self._given: Callable[[], torch.Tensor | None] = lambda: None  # to the latest evaluation
-        # Pairs of evaluations, by the loss function and what there is of each sample's output.
-        self._evaluated: dict[tuple[str, tuple[int, ...]], Examples] = {}
+        self._evaluated: dict[_Kind, Examples] = {}  # pairs of evaluations
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
         self._batches = self.recorder.watcher(Batches)
         self._losses = self.recorder.watcher(LossFunctions)
         self._losses.listeners.append(self._on_loss)
+        self.recorder.watcher(EvaluationMetrics).listeners.append(self._on_pair)
 
     def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -210,7 +213,7 @@ class ConstantPredictions(Watcher):
         if tally.function not in _NUMBERS and tally.function not in CROSS_ENTROPIES:
             return
         if not value.requires_grad:
-            self._evaluate(tally.function, scores, target)
+            self._remember(self._given(), scores, target)
             return
         place = self._places.get(id(tally))
         if place is None:
@@ -220,14 +223,19 @@ class ConstantPredictions(Watcher):
             failed = not _looks_at_inputs(value)
             place = self._places[id(tally)] = _Place(tally, sizes=sizes, failed=failed)
             place.examples.ask = partial(self._ask, place)
-            place.kind = tally.function, tuple(scores.shape[1:])
+            place.kind = _kind_of(scores, target)
         self._attempt(place, lambda: self._look(place, scores, target, value))
 
-    def _evaluate(self, function: str, scores: torch.Tensor, target: Any) -> None:
+    @shielded
+    def _on_pair(self, _: str, scores: torch.Tensor, target: torch.Tensor) -> None:
+        """Remember pairs of an evaluation whose loss is not known, as where it has an accuracy."""
+        self._remember(next(iter(self.recorder.given), None), scores, target)
+
+    def _remember(self, given: torch.Tensor | None, scores: torch.Tensor, target: Any) -> None:
         """Remember pairs of an evaluation, on the host."""
-        kind, given = (function, tuple(scores.shape[1:])), self._given()
         if given is None or not given.is_cpu or not isinstance(target, torch.Tensor):
             return
+        kind = _kind_of(scores, target)
         if kind in self._evaluated or len(self._evaluated) < _PLACES:
             with suppress(Exception):  # whatever cannot be compared is left alone
                 self._evaluated.setdefault(kind, Examples(MOST)).add(given, target)
@@ -278,53 +286,16 @@ class ConstantPredictions(Watcher):
             place.add(mean_of(value), mean_of(constant), self.recorder.times)
 
 
+def _kind_of(scores: torch.Tensor, target: torch.Tensor) -> _Kind:
+    """Return what pairs of a training and of an evaluation have in common."""
+    return target.is_floating_point(), tuple(scores.shape[1:])
+
+
 def _looks_at_inputs(loss: torch.Tensor) -> bool:
     """Say whether a matrix is learned, or a graph too large to tell: without one it is constant."""
     nodes = list(autograd_graph.below(loss.grad_fn, _NODES))
     leaves = [node.variable for node in nodes if hasattr(node, "variable")]
     return len(nodes) >= _NODES or any(leaf.dim() > 1 for leaf in leaves)
-
-
-def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
-    """Say whether the targets are numbers of classes."""
-    return tally.function in CROSS_ENTROPIES and not target.is_floating_point()
-
-
-def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
-    """Return how often each class came, those left out that the loss ignores; None if none did."""
-    ignored = tally.ignored
-    if not 1 < count <= _WIDEST or not target.numel():
-        return None
-    if ignored < 0 and target.is_cpu:
-        with suppress(ValueError):  # some are ignored
-            return torch.from_numpy(np.bincount(array_of(target).ravel(), minlength=count))
-    flat = target.reshape(-1)
-    wanted = (flat >= 0) & (flat < count) & (flat != ignored)
-    if flat.is_cpu:
-        return torch.bincount(flat[wanted], minlength=count) if wanted.any() else None
-    return count_wanted(flat, wanted, count)
-
-
-def count_wanted(flat: torch.Tensor, wanted: torch.Tensor, count: int) -> torch.Tensor:
-    """Return how often each class came among those that are wanted, without waiting for it."""
-    # What is left out is counted beside the classes: to drop it would wait for the accelerator.
-    places = flat.long().where(wanted, count)
-    came = places.new_zeros(count + 1).scatter_add_(0, places, torch.ones_like(places))
-    return came[:count]
-
-
-def lose_rates(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> torch.Tensor:
-    """Return the loss of predicting rates of classes, in each of some calls."""
-    options = tally.options or {}
-    weights = options.get("weight")
-    weights = torch.ones_like(rates[0]) if weights is None else weights.to(rates)
-    smooth = options.get("label_smoothing", 0.0)
-    wanted = ((1 - smooth) * rates + smooth / rates.shape[1]) * weights
-    costs = weights * -(wanted / wanted.sum(1, keepdim=True)).clamp_min(1e-30).log()
-    samples = came.sum(1)
-    lost: torch.Tensor = (1 - smooth) * (came * costs).sum(1) + smooth * samples * costs.mean(1)
-    divisor = {"mean": (came * weights).sum(1), "none": samples}.get(tally.reduction, 1)
-    return lost.div(divisor)
 
 
 def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None:
