@@ -110,7 +110,9 @@ class Evaluation(Event):
 
     step: how many optimizer steps (of all optimizers) had been made.
     module, source: the outermost module, and where it was called first.
-    passes: how many; losses: the mean of what loss functions returned in it; nan where none ran.
+    passes: how many; repeats: how many of them had the input of the one before, as samples of a
+        model with dropout have. losses: the mean of what loss functions returned in it; nan where
+        none ran.
     count, weighted, last: how many values those were, their mean over samples (nan where unknown),
         and the last of them; samples, reduction: of all of them ("mean", "sum", "mean/sum").
     mixed: the mean over passes of what its loss functions returned, each multiplied as in the loss
@@ -130,6 +132,7 @@ class Evaluation(Event):
     module: str = ""
     source: str = ""
     passes: int = 1
+    repeats: int = 0
     loss: float = nan
     count: int = 0
     weighted: float = nan

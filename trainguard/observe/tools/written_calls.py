@@ -92,7 +92,11 @@ def repeats_one_layer(root: nn.Module, layer: nn.Module, files: Iterable[str]) -
 
 @lru_cache(maxsize=64)
 def _find_repeated(file: str) -> frozenset[str]:
-    """Return the names of what a file calls once in a list that it multiplies."""
+    """
+    Return the names of what a file calls once in a list that it multiplies.
+
+    And of what a function of the file that is called there returns, as it makes that.
+    """
     tree = parse_file(file)
     products = [
         side
@@ -101,7 +105,13 @@ def _find_repeated(file: str) -> frozenset[str]:
         for side in (node.left, node.right)
     ]
     lists = [each.elts for each in products if isinstance(each, ast.List) and len(each.elts) == 1]
-    return frozenset(name_called(each[0]) for each in lists if isinstance(each[0], ast.Call))
+    called = {name_called(each[0]) for each in lists if isinstance(each[0], ast.Call)}
+    functions = (
+        (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)) if tree else ()
+    )
+    makers = [each for each in functions if each.name in called]
+    returned = [n.value for each in makers for n in ast.walk(each) if isinstance(n, ast.Return)]
+    return frozenset(called | {name_called(n) for n in returned if isinstance(n, ast.Call)})
 
 
 def _owner(call: ast.expr) -> str:

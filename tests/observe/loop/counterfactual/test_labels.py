@@ -25,6 +25,12 @@ def ask(loss_of, *, shown=lambda model, inputs, labels: model(inputs)) -> list[W
     return [event for event in asked if event.question == "labels exchanged"]
 
 
+def pinball(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss of a quantile."""
+    error = labels - scores
+    return torch.maximum(0.9 * error, -0.1 * error).mean()
+
+
 def test_labels_that_belong_to_samples() -> None:
     """One answer settles it."""
     (event,) = ask(lambda scores, labels: F.mse_loss(scores[:, 0], labels))
@@ -37,7 +43,7 @@ def test_labels_that_belong_to_samples() -> None:
     [
         lambda scores, labels: (scores - labels).square().mean(),
         lambda scores, labels: (scores - labels).abs().mean(),
-        lambda scores, labels: F.l1_loss(scores.mean(), labels.mean()),
+        lambda scores, labels: F.mse_loss(scores.mean(), labels.mean()),
     ],
 )
 def test_labels_that_belong_to_nobody(loss_of) -> None:
@@ -58,6 +64,8 @@ def test_labels_that_belong_to_nobody(loss_of) -> None:
         lambda scores, labels: F.smooth_l1_loss(scores[:, 0], labels + 100),
         lambda scores, labels: (scores[:, 0] - labels - 100).abs().mean(),
         lambda scores, labels: F.l1_loss(scores, labels + 100),
+        lambda scores, labels: F.l1_loss(scores.mean(), labels.mean()),
+        lambda scores, labels: pinball(scores[:, 0], labels + 100),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")

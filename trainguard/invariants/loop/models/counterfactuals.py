@@ -181,9 +181,9 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: steps that a forked child made again with each label at the next sample, where a loader
         of torch drew them at random, the model's outputs differ, and one label that is replaced
-        by another one changes the loss or its gradients.
+        by another one changes the gradients.
     Allows: anything but the same loss and gradients within rounding (1e-4) in every such step;
-        absolute errors that pull all outputs alike, as far from their labels as they begin.
+        errors that pull all outputs alike, as far from their labels as they begin.
     Misses: labels that a module is given, or that are cast before the model is called.
     Why: where (N, 1) and (N,) expand to a table of all pairs, or both sides are averaged first,
         only the mean of the labels can be learned.

@@ -191,7 +191,8 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         no module is called in evaluation mode in the whole run, and a number of one is said.
     Allows: passes of every window (a rollout, a teacher), if nothing is said of them; batch
         statistics that are gathered before evaluations, or with no momentum, as torch's update_bn
-        does; modules that are kept awake in a model in evaluation mode, as for Monte Carlo dropout;
+        does; Monte Carlo dropout: modules that are kept awake in a model in evaluation mode, or
+        evaluations most of whose passes have the input of the one before;
         a single pass with a graph, which may be a batch that was skipped; three passes over one
         input, as for an average.
     Misses: dropout beside passes in evaluation mode, where no loss is one of torch's functions and
@@ -203,7 +204,9 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     judged = [
         e
         for e in _measuring(trace)
-        if e.step > 0 and not (e.training and e.gradients and e.passes < _FEW)
+        if e.step > 0
+        and not (e.training and e.gradients and e.passes < _FEW)
+        and 2 * e.repeats <= e.passes
     ]
     awake = [e for e in judged if e.training and e.awake]
     if 2 * len(awake) > len(judged):

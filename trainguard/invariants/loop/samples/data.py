@@ -148,8 +148,9 @@ def attention_sees_tokens(trace: Trace[Event]) -> Iterator[Finding]:
                 f"the tokens of {probe.label}",
                 portion(probe.measured, probe.reference, "steps") + " hide all but the padding",
                 integer(0),
-                why="its mask means the opposite: key_padding_mask is True where a place is to be"
-                " hidden, attn_mask of scaled_dot_product_attention where it is to be seen",
+                why="its mask means the opposite: key_padding_mask and masked_fill are given True"
+                " where a place is to be hidden, scaled_dot_product_attention where it is to be"
+                " seen",
                 event=probe,
             )
 

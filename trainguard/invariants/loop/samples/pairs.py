@@ -126,11 +126,12 @@ def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
     A recurrent state goes on with the samples that it has read.
 
     Judges: training passes of models with recurrent layers, each with a batch whose samples a
-        loader of torch draws at random, and whose layers begin with anything but zeros: whether in
+        loader of torch draws at random, or the script from a table, at indices in no order that it
+        has in a variable, and whose layers begin with anything but zeros: whether in
         3 or more, and in half of them, that is what the pass before has returned, or has left in an
         attribute of its modules.
     Allows: states of zeros, or that are learned; chunks of one batch in a row; loaders that draw in
-        order, as for streams; batches made by other means.
+        order, as for streams, and rows that each go on; batches made by other means.
     Misses: memories that are no states of recurrent layers; states that are kept elsewhere.
     Why: in a shuffled batch row 3 is another sample than row 3 of the batch before: it begins with
         what was read about a stranger, and the first steps in time are guesswork.

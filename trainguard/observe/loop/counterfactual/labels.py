@@ -77,9 +77,11 @@ class LabelsExchanged(Question):
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
-        """Believe that their order does not matter where one label matters."""
+        """Believe that their order does not matter where one label matters to the gradients."""
         if not differ(plain, edited):
             return None
+        if not pulls_differ(plain, edited):
+            return contrast._replace(void=_FAR)  # as errors do that are all on one side
         shown = f"{edit} the loss is {edited['loss']:.6g}, with all exchanged {plain['loss']:.6g}"
         return contrast._replace(void="", smallest=shown + " as before")
 
@@ -177,8 +179,13 @@ def _other(label: torch.Tensor) -> torch.Tensor:
 def differ(plain: Report, edited: Report) -> bool:
     """Say whether a loss or the gradients differ by more than rounding."""
     share = ROUNDING * plain["rounding"]
-    if not math.isclose(plain["loss"], edited["loss"], rel_tol=share):
-        return True
+    lost = math.isclose(plain["loss"], edited["loss"], rel_tol=share)
+    return not lost or pulls_differ(plain, edited)
+
+
+def pulls_differ(plain: Report, edited: Report) -> bool:
+    """Say whether gradients differ by more than rounding."""
+    share = ROUNDING * plain["rounding"]
     largest = max(plain["norms"], default=0.0)
     pairs = zip(plain["norms"], edited["norms"], strict=True)
     return any(abs(a - b) > share * largest for a, b in pairs)

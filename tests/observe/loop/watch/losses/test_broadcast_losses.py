@@ -113,9 +113,15 @@ def test_pairs_on_purpose_are_not(name: str) -> None:
 CHOSEN = {
     "squares": lambda q, a, y: ((q.gather(1, a) - y) ** 2).mean(),
     "scaled": lambda q, a, y: (y - 0.5 * q.gather(1, a)).abs().mean(),
+    "a column": lambda q, a, y: ((q[:, 1:2] - y) ** 2).mean(),
+    "of quantiles": lambda q, a, y: sum(
+        torch.maximum(0.9 * e, -0.1 * e).mean() for e in (y - q[:, :1], y - q[:, 1:2])
+    ),
 }
 CHOSEN_WELL = {
     "same": lambda q, a, y: ((q.gather(1, a).squeeze(1) - y) ** 2).mean(),
+    "a column of its own": lambda q, a, y: ((q[:, 1] - y) ** 2).mean(),
+    "columns of pairs": lambda q, a, y: ((q[:, :1] - q[:, 1]) ** 2).mean(),
     "unsqueezed": lambda q, a, y: ((q.gather(1, a) - y[:, None]) ** 2).mean(),
     "margins": lambda q, a, _: (1 - (q.gather(1, a) - q)).relu().mean(),
     "of the batch": lambda q, a, y: (q.gather(1, a) - (q @ q.T + y)).relu().mean(),

@@ -56,6 +56,15 @@ class ByHand(nn.Module):
         return scores.softmax(-1) @ states
 
 
+class Pooled(nn.Module):
+    """A mean of the words, each by a weight of its own."""
+
+    def forward(self, states, seen):
+        """Return what is seen."""
+        weights = states.sum(-1).masked_fill(~seen, -1e9).softmax(-1)
+        return (weights[..., None] * states).sum(1)
+
+
 class Layer(nn.Module):
     """Attention of torch, which is asked for its weights too."""
 
@@ -83,7 +92,7 @@ def attended(kind, hides) -> list[float]:
     return [probe.measured for probe in probes if probe.probe == "attended"]
 
 
-@pytest.mark.parametrize("kind", [Fused, WithDropout, ByHand, Layer])
+@pytest.mark.parametrize("kind", [Fused, WithDropout, ByHand, Pooled, Layer])
 def test_what_is_seen(kind) -> None:
     """Whoever computes the attention, padding alone is told of, and nothing else."""
     assert attended(kind, lambda ids: ids == 0) == [3.0]

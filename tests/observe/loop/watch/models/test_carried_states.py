@@ -113,6 +113,34 @@ def test_a_state_that_is_handed_through() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (lambda step: torch.randperm(64)[:8], [(7.0, 7.0)]),
+        (lambda step: torch.tensor([3, 1, 7, 5, 0, 2, 6, 4]) * 8 + step, []),  # each row goes on
+        (lambda step: torch.arange(8 * step, 8 * step + 8), []),
+        (lambda step: torch.tensor([3, 1, 7, 5, 0, 2, 6, 4]), []),
+    ],
+    ids=["drawn", "streams", "in order", "the same"],
+)
+def test_rows_that_a_script_draws(rows: Callable[[int], torch.Tensor], expected: list) -> None:
+    """From a table, by indices that it has in a variable."""
+    torch.manual_seed(0)
+    model, state = Net(), None
+    x, y = torch.randn(64, 12, 2), torch.randn(64, 12)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(8):
+            chosen = rows(step)
+            numbers, state = model(x[chosen], state)
+            optimizer.zero_grad()
+            (numbers - y[chosen]).square().mean().backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "carried"]
+    assert [(probe.measured, probe.reference) for probe in probes] == expected
+
+
+@pytest.mark.parametrize(
     ("carry", "options"),
     [
         (lambda state: None, {}),

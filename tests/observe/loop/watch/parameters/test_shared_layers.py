@@ -65,9 +65,27 @@ class Wide(nn.Linear):
     """A layer that this file makes inside of a list that it multiplies."""
 
 
+def make_layer() -> nn.Module:
+    """Return a layer of another class."""
+    return Affine(4)
+
+
+class Affine(nn.Module):
+    """A layer of another class."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale it."""
+        return self.scale * x
+
+
 def test_a_layer_made_in_a_list_that_is_multiplied() -> None:
     """It cannot be shared on purpose; what has a name may be."""
     norm = nn.LayerNorm(4)
     (made,) = probes(Stack([Wide(4, 4)] * 3))
+    (returned,) = probes(Stack([make_layer()] * 3))
     (named,) = probes(nn.Sequential(*[norm] * 2))
-    assert (made.reference, named.reference) == (1, 0)
+    assert (made.reference, returned.reference, named.reference) == (1, 1, 0)

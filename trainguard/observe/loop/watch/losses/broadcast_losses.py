@@ -41,6 +41,7 @@ _CHOICES = {
     "MinimumBackward",
     "WhereBackward",
 }  # of one of two parts, for each element
+_COLUMNS = {"GatherBackward", "SelectBackward", "SliceBackward"}
 _DIFFERENCES = {"SubBackward", "RsubBackward"}
 _WEIGHED = 48  # nodes from the loss: a policy's has the terms of values and entropies beside it
 _BETWEEN = {  # a product and its mean
@@ -68,8 +69,8 @@ class BroadcastLosses(Watcher):
     A mean or sum over N x N elements is one of pairs where a difference below it has N elements of
     the model's output on one side, nothing that learns on the other, and nobody asked for a table
     by adding a dimension. Differences in which both sides learn are rankings. N elements may be
-    chosen too, one for each of N samples, as the values of actions are by `gather`. Or the output
-    is such a table, and the sum, product or difference of (N, 1) and (N,).
+    chosen too, one for each of N samples, as the values of actions are by `gather`, or be a column.
+    Or the output is such a table, and the sum, product or difference of (N, 1) and (N,).
 
     And "weighed crosswise": such a mean of the term of each sample (N) times constants of (N, 1),
     or times a table of N x N that is made of one or two vectors, as `rewards - values` is.
@@ -150,7 +151,7 @@ def _is_any(_: autograd_graph.Node) -> bool:
 
 
 def _is_chosen(difference: autograd_graph.Node) -> bool:
-    """Say whether all that learns in a difference was gathered of a table, one of each row."""
+    """Say whether all that learns in a difference is of a table, one of each row or a column."""
     node = difference
     for _ in range(_STEPS_ON):
         live = _learning(node)
@@ -158,8 +159,8 @@ def _is_chosen(difference: autograd_graph.Node) -> bool:
             return False
         node = live[0][0]
         kind = autograd_graph.kind_of(node)
-        if kind == "GatherBackward" or kind not in _ELEMENTWISE:
-            return kind == "GatherBackward"
+        if kind in _COLUMNS or kind not in _ELEMENTWISE:
+            return kind in _COLUMNS
     return False
 
 

@@ -97,7 +97,7 @@ def _views(node: Node) -> Iterator[torch.Tensor]:
             weights = autograd_graph.saved(node, "result")
             if weights is None:
                 return
-            if weights.is_cpu and weights.dim() > 2 and weights.numel() <= _LARGEST:
+            if weights.is_cpu and weights.dim() > 1 and weights.numel() <= _LARGEST:
                 yield weights > 0
         elif kind.startswith("ScaledDotProduct"):
             mask = autograd_graph.saved(node, "attn_mask")

@@ -12,9 +12,10 @@ from torch.utils import data
 from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.models.mixing_probe import RANDOM, draws_samples
+from trainguard.observe.loop.watch.models.mixing_probe import RANDOM, draws_samples, find_order
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
@@ -36,7 +37,8 @@ class CarriedStates(Watcher):
     The Probe event "carried": passes that begin with the state that the pass before has ended with.
 
     Only of training passes with recurrent layers, each with a batch that a loader draws at random,
-    or whose samples it draws: what comes next has nothing to do with what came before. What a layer
+    or whose samples it draws, or a script from a table: what comes next has nothing to do with what
+    came before. What a layer
     begins with stands in the graph of the loss; what it has ended with is returned, or kept by a
     module. measured: how many passes, reference: of how many that begin with anything but zeros.
     """
@@ -47,6 +49,7 @@ class CarriedStates(Watcher):
         super().__init__(recorder)
         self._widths: weakref.WeakKeyDictionary[nn.Module, set[int]] = weakref.WeakKeyDictionary()
         self._drawn = False  # whether the latest batch has come since the latest pass
+        self._order: torch.Tensor | None = None  # of the latest rows, in a table of the script's
         self._before: list[torch.Tensor] = []  # the states that the pass before has ended with
         self._ends: list[torch.Tensor] = []
         self._given = self._carried = 0
@@ -66,7 +69,7 @@ class CarriedStates(Watcher):
             return
         widths = self._find_widths(module)
         if widths:
-            drawn, self._drawn = self._drawn, False
+            drawn, self._drawn = self._draws_others() or self._drawn, False
             self._before = self._ends if drawn else []
             held = (tensors_in(list(vars(each).values()), 2) for each in module.modules())
             own = (t for some in held for t in some if not isinstance(t, nn.Parameter))
@@ -100,6 +103,15 @@ class CarriedStates(Watcher):
         # Without a batch size the data has whole batches, such as stretches of series.
         sampler = getattr(iterator, "_index_sampler", None)
         self._drawn = isinstance(sampler, RANDOM) or draws_samples(iterator) is not None
+
+    def _draws_others(self) -> bool:
+        """Say whether a script has drawn other rows than before, and not the next ones of each."""
+        given = [tensor for tensor in self.recorder.given if has_rows(tensor)]
+        before, self._order = self._order, find_order(given) if given else None
+        if before is None or self._order is None or len(before) != len(self._order):
+            return False
+        moved = self._order - before
+        return bool((moved != moved[0]).any())
 
     def _find_widths(self, module: nn.Module) -> set[int]:
         """Return how wide the states of a module's recurrent layers are."""

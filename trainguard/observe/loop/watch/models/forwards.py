@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -15,6 +15,7 @@ from trainguard.observe.loop.alike_samples import Number, mean_of
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.mixed_terms import Factors, MixedTerms
+from trainguard.observe.loop.watch.models.pass_segment import PassSegment, PassState
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import DENSE, EVERY, Forward, Window
 from trainguard.observe.tools.local_values import has_memory
@@ -23,91 +24,8 @@ from trainguard.observe.tools.user_line import caller
 
 _PENDING = 256
 _SMALL = 65536  # elements of a buffer that is compared
-_COMPARED = 8  # passes of an evaluation between which buffers and parameters are compared
 _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
 _DROPOUT = nn.modules.dropout._DropoutNd  # noqa: SLF001
-
-
-@dataclass(slots=True)
-class _State:
-    """
-    What a pass must not change: versions of parameters and sums of buffers, by their names.
-
-    away: sums of buffers on an accelerator, in the order of their names.
-    """
-
-    numbers: dict[str, float]
-    names: tuple[str, ...] = ()
-    away: torch.Tensor | None = None
-
-
-@dataclass(slots=True)
-class _Segment:
-    """
-    Passes in a row of one module from which nothing is learned.
-
-    count: how many values loss functions returned, summed in total. weighted: the sum of those with
-    known samples, each times these. reductions: by what they were reduced.
-    idle: whether it has a graph that no backward reached.
-    touched: what was changed, and of buffers on an accelerator whether they were.
-    mixed: the same as the terms of the training's loss, where that is known to have several.
-    settled: whether it is known what of that was still so when the next training pass began.
-    undone: what was not, by then.
-    """
-
-    module: weakref.ref[nn.Module]
-    first: Forward
-    idle: bool = False
-    passes: int = 0
-    state: _State | None = None
-    touched: set[str] = field(default_factory=set)
-    touched_away: torch.Tensor | None = None
-    settled: bool = False
-    undone: set[str] = field(default_factory=set)
-    undone_away: torch.Tensor | None = None
-    count: int = 0
-    total: Number = 0.0
-    last: Number = nan
-    weighted: Number = 0.0
-    sizes: list[int] = field(default_factory=list)
-    reductions: set[str] = field(default_factory=set)
-    mixed: MixedTerms | None = None
-
-    def add(self, value: Number) -> None:
-        """Add what a loss function returned."""
-        self.count += 1
-        self.last = value if isinstance(value, float) else value.double()
-        self.total = self.total + self.last
-
-    def compare(self, state: _State) -> None:
-        """Note what differs from the state after the pass before."""
-        was, self.state = self.state or state, state
-        own = was.numbers
-        self.touched |= {name for name in state.numbers if state.numbers[name] != own.get(name)}
-        if state.names != was.names:
-            self.touched |= {*state.names} - {*was.names}
-        elif state.away is not None:
-            changed: Any = state.away != was.away
-            before = self.touched_away
-            self.touched_away = changed if before is None else before | changed
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the state after its next pass is of interest, so that the last one is known."""
-        few = self.state is not None and 0 < len(self.state.names) <= _COMPARED
-        return self.passes < _COMPARED or bool(self.touched) or few
-
-    def settle(self, state: _State) -> None:
-        """Keep of what was changed what is still as the last pass left it."""
-        if self.state is None or not self.goes_on or state.names != self.state.names:
-            return
-        own, away = self.state.numbers, self.touched_away
-        self.undone = {name for name in self.touched if state.numbers.get(name) != own.get(name)}
-        self.touched -= self.undone
-        if away is not None and state.away is not None:
-            same: Any = state.away == self.state.away
-            self.touched_away, self.undone_away = away & same, away & ~same
-        self.settled = True
 
 
 class Forwards(Watcher):
@@ -126,7 +44,7 @@ class Forwards(Watcher):
         self.factors: Factors = ()
         self.evaluated = weakref.WeakSet[nn.Module]()
         self._sensitive: dict[int, list[tuple[nn.Module, str]]] = {}
-        self._segment: _Segment | None = None
+        self._segment: PassSegment | None = None
         self._early: Number = None
         self._pending: list[tuple[Forward, weakref.ref[nn.Module]]] = []
         self._found: list[Columns] = []
@@ -283,8 +201,10 @@ class Forwards(Watcher):
         if segment is None:
             forward.source = forward.source if late else caller(4)
             mixed = MixedTerms(self.factors) if self.factors else None
-            segment = self._segment = _Segment(weakref.ref(module), forward, idle=late, mixed=mixed)
-        segment.passes += 1
+            segment = self._segment = PassSegment(
+                weakref.ref(module), forward, idle=late, mixed=mixed
+            )
+        segment.begin(self.recorder.given)
         if segment.mixed is not None:
             segment.mixed.begin()
         if forward.measured is not None:
@@ -292,7 +212,7 @@ class Forwards(Watcher):
         if state is not None:
             segment.compare(state)
 
-    def _state(self, module: nn.Module) -> _State:
+    def _state(self, module: nn.Module) -> PassState:
         """Return what a pass must not change."""
         name = self.recorder.names.module(module)
         with torch.no_grad():
@@ -309,9 +229,9 @@ class Forwards(Watcher):
             )
         numbers = {key: float(number) for key, number in sums.items() if number.is_cpu}
         numbers |= {f"{name}.{key}": p._version for key, p in module.named_parameters()}  # noqa: SLF001
-        return _State(numbers, tuple(away), moved)
+        return PassState(numbers, tuple(away), moved)
 
-    def _is_rewritten(self, module: nn.Module, was: _State, state: _State) -> bool:
+    def _is_rewritten(self, module: nn.Module, was: PassState, state: PassState) -> bool:
         """Say whether all parameters were written since the last pass, as by load_state_dict."""
         name = self.recorder.names.module(module)
         keys = [f"{name}.{key}" for key, _ in module.named_parameters()]
@@ -331,6 +251,7 @@ class Forwards(Watcher):
             "module": first.module,
             "source": first.source,
             "passes": segment.passes,
+            "repeats": segment.repeats,
             "loss": segment.total / segment.count if segment.count else nan,
             "count": segment.count,
             "weighted": segment.weighted / sum(sizes) if weighted else nan,
@@ -379,7 +300,7 @@ def _is_frozen(part: nn.Module) -> bool:
     return isinstance(scale, torch.Tensor) and not scale.requires_grad
 
 
-def _named(segment: _Segment, here: set[str], away: torch.Tensor | None) -> Any:
+def _named(segment: PassSegment, here: set[str], away: torch.Tensor | None) -> Any:
     """Return the names of what an evaluation changed, which may not be known before the end."""
     state = segment.state
     if state is None or away is None:

@@ -157,28 +157,27 @@ def _are_alike(rows: torch.Tensor, own: torch.Tensor) -> bool:
 def _find_drawn(tensors: list[torch.Tensor]) -> int | None:
     """Return the axis along which an input was drawn from a table of the user's, in no order."""
     axes = (0, 1) if tensors[0].dim() > 2 else (0,)
-    return next((axis for axis in axes if _are_drawn(tensors, axis)), None)
+    return next((axis for axis in axes if find_order(tensors, axis) is not None), None)
 
 
-def _are_drawn(tensors: list[torch.Tensor], axis: int) -> bool:
-    """Say whether an input is a table among the user's variables at indices in no order."""
+def find_order(tensors: list[torch.Tensor], axis: int = 0) -> torch.Tensor | None:
+    """Return the indices in no order at which an input is a table among the user's variables."""
     tensors = [tensor.transpose(0, axis) for tensor in tensors if tensor.dim() > axis]
     given, count = tensors[0].detach(), len(tensors[0])
     # A row of a few numbers may be a point or a node, of which many are drawn of one sample.
     alone = given.dim() > 2 or (given.dim() == 2 and not given.is_floating_point())
     pairs = any(_is_of_pairs(tensor, count) for tensor in tensors)
     if not alone or not given.is_cpu or count < _LEAST_ROWS or pairs:
-        return False
+        return None
     held = [tensor.detach() for _, _, tensor in named_tensors() if tensor.is_cpu]
     orders = [t for t in held if t.dtype is torch.int64 and t.shape == (count,)]
     held = [t.transpose(0, axis) for t in held if t.dim() > axis]
     tables = [t for t in held if t.shape[1:] == given.shape[1:] and len(t) > count]
-    return any(
-        torch.equal(table[order], given)
-        for order in orders[:_TABLES]
-        for table in tables[:_TABLES]
-        if _has_no_order(order) and order.min() >= 0 and order.max() < len(table)
-    )
+    for order in filter(_has_no_order, orders[:_TABLES]):
+        able = (each for each in tables[:_TABLES] if order.min() >= 0 and order.max() < len(each))
+        if any(torch.equal(table[order], given) for table in able):
+            return order
+    return None
 
 
 def _is_of_pairs(tensor: torch.Tensor, count: int) -> bool:
