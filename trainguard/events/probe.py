@@ -199,7 +199,8 @@ class Probe(Event):
         two functions, the label, lead from numbers of a batch, as a share of their deviation, and
         how far they may), "worst state" (the mean error of the state that is evaluated at the end,
         when it was the worst of as many as the label says, and that of the best; step: of which it
-        is).
+        is), "messages returned" (looks at a graph of which no message reaches another node than the
+        one it is from, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

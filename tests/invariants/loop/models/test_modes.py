@@ -179,6 +179,8 @@ def test_a_loss_measured_in_training_mode(judged, steps) -> None:
         ({"training": False}, []),
         ({"awake": ()}, []),
         ({"step": 0}, []),
+        ({"repeats": 3}, []),  # of 4 passes
+        ({"repeats": 2}, ["broken"]),
     ],
     ids=str,
 )

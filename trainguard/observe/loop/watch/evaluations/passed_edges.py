@@ -10,18 +10,22 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
+from trainguard.observe.loop.watch.models.message_ends import (
+    READS,
+    SUMS,
+    find_ends,
+    first_index,
+)
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.owners import find_owners, words_in
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 8, 64}  # that are looked at
-_MOST_NODES, _FEW = 4096, 8
+_MOST_NODES = 4096
 _LEAST = 32  # edges that are held out: fewer may be edges by chance
 _LEAST_NODES, _MOST_ENTRIES = 16, 2**24  # of a graph, and of its matrix
 _DENSE = 0.3  # of all pairs: in such a graph most pairs are edges
-_SUMS = {"IndexAddBackward": "index", "ScatterAddBackward": "index", "IndexPutBackward": "indices"}
-_READS = {"IndexBackward": "indices", "IndexSelectBackward": "index", "GatherBackward": "index"}
 _HELD_OUT = {"dev", "eval", "heldout", "holdout", "test", "val", "valid", "validation"}
 _JOINTS = {"CatBackward", "MulBackward", "SubBackward"}  # of what is scored
 _FEW_EDGES = 0.1  # of pairs that are drawn to have none
@@ -90,7 +94,7 @@ def _find_scored(nodes: list[Node]) -> Iterator[Codes]:
     """Yield the pairs of rows that a loss multiplies, subtracts or joins with each other."""
     for node in nodes:
         if kind_of(node) in _JOINTS and len(node.next_functions) == 2:
-            ends = [_first_index(one, _READS) for one in _reads_before(node)]
+            ends = [first_index(one, READS) for one in _reads_before(node)]
             known = [end for end in ends if end is not None and len(end) >= _LEAST]
             if len(known) == 2 and known[0].shape == known[1].shape:
                 yield torch.stack(known).long().numpy()
@@ -99,7 +103,7 @@ def _find_scored(nodes: list[Node]) -> Iterator[Codes]:
 def _reads_before(node: Node) -> Iterator[Node]:
     """Yield the nodes that read rows for both sides of a node."""
     for before, _ in node.next_functions:
-        if before is not None and kind_of(before) in _READS:
+        if before is not None and kind_of(before) in READS:
             yield before
 
 
@@ -109,7 +113,7 @@ def _find_graph(nodes: list[Node]) -> tuple[Codes, int] | None:
         kind = kind_of(node)
         if kind in ("MmBackward", "SparseAddmmBackward"):
             found = _edges_of_matrix(saved(node, "mat1" if kind != "MmBackward" else "self"))
-        elif kind in _SUMS:
+        elif kind in SUMS:
             found = _edges_of_sum(node)
         else:
             continue
@@ -136,24 +140,10 @@ def _edges_of_matrix(matrix: torch.Tensor | None) -> tuple[Codes, int] | None:
 
 def _edges_of_sum(node: Node) -> tuple[Codes, int] | None:
     """Return the edges of rows that are read by one index, and added up by another."""
-    ends = _first_index(node, _SUMS)
-    shape = autograd_graph.shape_made(node)
-    for before, _ in node.next_functions:
-        steps = list(autograd_graph.below(before, _FEW)) if before is not None else []
-        reads = [read for read in steps if kind_of(read) in _READS]
-        begins = _first_index(reads[0], _READS) if reads else None
-        if ends is not None and begins is not None and begins.shape == ends.shape and shape:
-            return _encode(begins, ends, shape[0]) if shape[0] >= _LEAST_NODES else None
-    return None
-
-
-def _first_index(node: Node, names: dict[str, str]) -> torch.Tensor | None:
-    """Return the index of rows that a node reads or adds up by."""
-    kept = saved(node, names[kind_of(node)])
-    first = kept[0] if isinstance(kept, tuple) and kept else kept
-    if not isinstance(first, torch.Tensor) or first.is_floating_point() or not first.is_cpu:
+    shape, joined = autograd_graph.shape_made(node), find_ends(node)
+    if joined is None or not shape or shape[0] < _LEAST_NODES:
         return None
-    return first.detach() if first.dim() == 1 else first.detach().flatten(1)[:, 0]
+    return _encode(*joined, shape[0])
 
 
 def _encode(begins: torch.Tensor, ends: torch.Tensor, count: int) -> tuple[Codes, int] | None:
