@@ -81,6 +81,21 @@ def test_where_messages_go(name: str) -> None:
     assert found(graph) == ([(3.0, 3.0)] if name in RETURNED else [])
 
 
+class Both(Graph):
+    """A network whose messages go to both ends."""
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        """Return a number for each node."""
+        sent = inner(self, x, edges[0])
+        sums = torch.zeros(len(x), 4).index_add(0, edges[0], sent)
+        return self.last(x + sums.index_add(0, edges[1], sent))[:, 0]
+
+
+def test_messages_that_go_to_both_ends() -> None:
+    """Some come back, and some do not."""
+    assert found(Both(WAYS["back"])) == []
+
+
 def test_indices_that_are_no_edges() -> None:
     """As those of tokens that go to their experts and come back; and a few edges."""
     assert found(Graph(WAYS["back"]), table=False) == []

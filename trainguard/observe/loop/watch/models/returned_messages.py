@@ -109,5 +109,5 @@ def _find_edges(used: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor
             if not value.is_cpu or not has_rows(value) or value.shape != (2, len(used)):
                 continue
             for one, other in (value, value.flip(0)):
-                if torch.equal(one, used) and not torch.equal(one, other):
+                if torch.equal(one, used):
                     yield one, other
