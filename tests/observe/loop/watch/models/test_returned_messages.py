@@ -87,8 +87,8 @@ class Both(Graph):
     def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         """Return a number for each node."""
         sent = inner(self, x, edges[0])
-        sums = torch.zeros(len(x), 4).index_add(0, edges[0], sent)
-        return self.last(x + sums.index_add(0, edges[1], sent))[:, 0]
+        sums = torch.zeros(len(x), 4).index_add(0, edges[1], sent)
+        return self.last(x + sums.index_add(0, edges[0], sent))[:, 0]
 
 
 def test_messages_that_go_to_both_ends() -> None:
