@@ -200,7 +200,9 @@ class Probe(Event):
         how far they may), "worst state" (the mean error of the state that is evaluated at the end,
         when it was the worst of as many as the label says, and that of the best; step: of which it
         is), "messages returned" (looks at a graph of which no message reaches another node than the
-        one it is from, of all).
+        one it is from, of all), "separated copies" (looks at a table of copies of samples whose
+        groups are of different samples, of all; the label says how many samples and copies, and how
+        they were made).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -38,6 +38,7 @@ from trainguard.invariants.loop.losses import terms as terms  # isort: skip
 from trainguard.invariants.loop.losses import normalisations as normalisations  # isort: skip
 from trainguard.invariants.loop.models import axes as axes  # isort: skip
 from trainguard.invariants.loop.models import messages as messages  # isort: skip
+from trainguard.invariants.loop.models import copies as copies  # isort: skip
 from trainguard.invariants.loop.models import results as results  # isort: skip
 from trainguard.invariants.loop.losses import loss_values as loss_values  # isort: skip
 from trainguard.invariants.loop.losses import weights as weights  # isort: skip

@@ -104,6 +104,7 @@ from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
 from trainguard.observe.loop.watch.models.returned_messages import ReturnedMessages
+from trainguard.observe.loop.watch.models.separated_copies import SeparatedCopies
 from trainguard.observe.loop.watch.models.series_probe import SeriesProbe
 from trainguard.observe.loop.watch.models.signal_probe import SignalProbe
 from trainguard.observe.loop.watch.models.stacked_layers import StackedLayers
@@ -221,6 +222,7 @@ _ALL: tuple[type[Watcher], ...] = (
     UnjudgedRows,
     PassedEdges,
     ReturnedMessages,
+    SeparatedCopies,
     Labels,
     SamplePairs,
     EpochPairs,
