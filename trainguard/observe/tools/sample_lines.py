@@ -27,17 +27,22 @@ def find_cut(frame: FrameType) -> str:
     By names, from their last assignment above to the one before, out of functions into those that
     call them. Nothing where there is none.
     """
-    return next((place for place, made, tree in _follow(frame) if _cuts(made, tree)), "")
+    found = ((file, made) for file, made, tree in _follow(frame) if _cuts(made, tree))
+    return next((f"{file}:{made.lineno}" for file, made in found), "")
 
 
 def find_scalings(frame: FrameType) -> list[str]:
     """Return the lines that multiply, divide or convert what a running line is given, if few do."""
-    found = {place for place, made, _ in _follow(frame) if _scales(made)}
-    return sorted(found) if len(found) <= FEW else []
+    found = {(file, made.lineno) for file, made, _ in _follow(frame) if _scales(made)}
+    return [f"{file}:{line}" for file, line in sorted(found)] if len(found) <= FEW else []
 
 
 def _follow(frame: FrameType) -> Iterator[tuple[str, _Made, ast.AST]]:
-    """Yield the statements that what a line is given comes from, the latest first; and what of."""
+    """
+    Yield the statements that what a running line is given comes from, the latest first.
+
+    Each with its file, and the function or module that it is of.
+    """
     scope = _scope_of(frame)
     if scope is None:
         return
@@ -53,7 +58,7 @@ def _follow(frame: FrameType) -> Iterator[tuple[str, _Made, ast.AST]]:
             waiting += _follow_out(name, (tree, running))
             continue
         file = frame.f_code.co_filename if running is None else running.f_code.co_filename
-        yield f"{file}:{made.lineno}", made, tree
+        yield file, made, tree
         names = _names_in(_value_of(made))
         waiting += [(each, (tree, running), made.lineno) for each in names]
 

@@ -69,7 +69,7 @@ class CarriedStates(Watcher):
             return
         widths = self._find_widths(module)
         if widths:
-            drawn, self._drawn = self._draws_others() or self._drawn, False
+            drawn, self._drawn = self._drawn or self._draws_others(), False
             self._before = self._ends if drawn else []
             held = (tensors_in(list(vars(each).values()), 2) for each in module.modules())
             own = (t for some in held for t in some if not isinstance(t, nn.Parameter))

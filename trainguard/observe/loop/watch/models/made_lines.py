@@ -41,9 +41,8 @@ class MadeLines(Watcher):
         super().__init__(recorder)
         self._lines: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._found: dict[str, str] = {}
-        self._scalings: dict[
-            str, list[str]
-        ] = {}  # of what loaders serve, by the lines that made them
+        # Of what loaders serve, by the lines that made them.
+        self._scalings: dict[str, list[str]] = {}
         self._is_full = False
 
     def install(self, patches: Patches) -> None:
