@@ -84,7 +84,7 @@ def test_what_a_method_keeps_is_followed(tmp_path: Path) -> None:
         ("x = 1 + 2\nx = x - 1\nlook(x)\n", []),
         ("to = int\nx = to(3)\nlook(x)\n", ["2"]),
         ("x = 1 / 2\n" + "\n" * 9 + "x = x / 2\nx = x / 2\nlook(x)\n", ["1", "11", "12"]),
-        ("\n" * 8 + "x = 1 / 2\nx = x / 2\nlook(x)\n", ["9", "10"]),
+        ("\n" * 9 + "x = 1 / 2\nx = x / 2\nlook(x)\n", ["9", "10"]),
         ("x = 1 / 2\ny = x / 2\ny = y / 2\ny = y / 2\ny = y / 2\nlook(y)\n", []),  # many
     ],
 )
