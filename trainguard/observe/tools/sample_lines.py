@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from types import FrameType
 
 from trainguard.observe.tools.discarded import find_function, name_called, parse_file
@@ -125,14 +126,15 @@ def _names_in(node: ast.AST | None) -> list[str]:
 
 def _last_made(tree: ast.AST, name: str, line: int) -> _Made | None:
     """Return the last statement above a line that gives a name its value."""
-    made = [
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Assign | ast.For)
-        and each.lineno < line
-        and name in _names_set_by(each)
-    ]
+    made = [each for each, names in _assignments(tree) if each.lineno < line and name in names]
     return max(made, key=lambda each: each.lineno, default=None)
+
+
+@lru_cache(maxsize=64)
+def _assignments(tree: ast.AST) -> tuple[tuple[_Made, list[str]], ...]:
+    """Return the statements that give names their values, with these; a file is read once."""
+    every = (each for each in ast.walk(tree) if isinstance(each, ast.Assign | ast.For))
+    return tuple((each, _names_set_by(each)) for each in every)
 
 
 def _names_set_by(statement: _Made) -> list[str]:
@@ -167,14 +169,14 @@ def _cuts(statement: _Made, tree: ast.AST) -> bool:
     return any(_SPLITS.intersection(called)) or any(True for _ in parts)
 
 
-def _names_of_loops(tree: ast.AST) -> set[str]:
+@lru_cache(maxsize=64)
+def _names_of_loops(tree: ast.AST) -> frozenset[str]:
     """Return the variables of loops, and those that are made from them."""
-    every = [each for each in ast.walk(tree) if isinstance(each, ast.Assign | ast.For)]
-    names = {name for each in every if isinstance(each, ast.For) for name in _names_set_by(each)}
+    every = [(each, own, set(_names_in(_value_of(each)))) for each, own in _assignments(tree)]
+    names = {name for each, own, _ in every if isinstance(each, ast.For) for name in own}
     for _ in range(_ROUNDS):
-        made = (e for e in every if not names.isdisjoint(_names_in(_value_of(e))))
-        names |= {name for each in made for name in _names_set_by(each)}
-    return names
+        names |= {name for _, own, used in every if used & names for name in own}
+    return frozenset(names)
 
 
 def _takes_part(index: ast.expr) -> bool:

@@ -40,6 +40,7 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches
 
 _NUMBERS = {LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
@@ -233,7 +234,8 @@ class ConstantPredictions(Watcher):
 
     def _remember(self, given: torch.Tensor | None, scores: torch.Tensor, target: Any) -> None:
         """Remember pairs of an evaluation, on the host."""
-        if given is None or not given.is_cpu or not isinstance(target, torch.Tensor):
+        known = isinstance(target, torch.Tensor) and has_rows(scores)
+        if given is None or not given.is_cpu or not known:
             return
         kind = _kind_of(scores, target)
         if kind in self._evaluated or len(self._evaluated) < _PLACES:

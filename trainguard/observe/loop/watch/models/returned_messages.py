@@ -87,7 +87,8 @@ def _are_read_by(index: torch.Tensor, nodes: list[Node], tables: list[torch.Tens
     if any(each is not None and torch.equal(each, index) for each in reads):
         return True
     layers = (saved(node, "mat1") for node in nodes if kind_of(node) == "AddmmBackward")
-    rows = [each.detach() for each in layers if each is not None and len(each) == len(index)]
+    given = [each.detach() for each in layers if each is not None and has_rows(each)]
+    rows = [each for each in given if each.is_cpu and len(each) == len(index)]
     able = [t.detach() for t in tables if len(t) > int(index.max())]
     return any(_has_columns(each, table[index]) for each in rows for table in able)
 

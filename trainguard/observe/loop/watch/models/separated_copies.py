@@ -9,6 +9,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import VIEWS, Node, kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 8, 64}  # that are looked at
@@ -101,9 +102,10 @@ def _find_orders(nodes: list[Node], counts: set[int]) -> dict[int, tuple[int, bo
     found: dict[int, tuple[int, bool]] = {}
     for node in nodes if counts else ():
         rows = saved(node, "mat1") if kind_of(node) == "AddmmBackward" else None
-        if rows is None or rows.requires_grad or not rows.is_cpu or rows.numel() > _LARGEST:
+        if rows is None or rows.requires_grad or not (rows.is_cpu and has_rows(rows)):
             continue
-        if len(rows) in counts and (order := _order_of(rows.detach())) is not None:
+        few = rows.numel() <= _LARGEST and len(rows) in counts
+        if few and (order := _order_of(rows.detach())) is not None:
             found[len(rows)] = order
     return found
 
