@@ -84,6 +84,11 @@ def test_tables_of_copies(repeat: Loss, loss: Loss, label: str) -> None:
     assert found(repeat, loss) == ([(3.0, 3.0, label)] if label else [])
 
 
+def test_copies_in_a_sparse_matrix_are_left_alone() -> None:
+    """They have no rows to be compared, and the watcher goes on."""
+    assert found(lambda x: tile(x).to_sparse(), lambda v: v.view(N, K).logsumexp(1).mean()) == []
+
+
 def test_as_many_copies_as_samples() -> None:
     """Nothing tells which order is meant."""
     assert found(tile, lambda v: v.view(K, K).logsumexp(1).mean(), samples=K) == []
