@@ -1,6 +1,5 @@
 """The lines that cut out what is evaluated, and divide what comes of it."""
 
-import inspect
 from collections.abc import Callable
 
 import pytest
@@ -8,15 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from tests.observe.loop.lines import line_of
 from trainguard.events.origin import Origin
 from trainguard.observe.loop.recorder import Recorder
-
-
-def line_of(code: str, owner: Callable[..., object]) -> str:
-    """Return the line of this file that has some code, within a function."""
-    lines, first = inspect.getsourcelines(owner)
-    (place,) = [number for number, line in enumerate(lines, first) if code in line]
-    return f"{inspect.getsourcefile(owner)}:{place}"
 
 
 def measure(model: nn.Module, rows: torch.Tensor) -> float:

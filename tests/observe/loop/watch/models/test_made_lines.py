@@ -1,7 +1,6 @@
 """Which line made a module, an optimizer or a loader, and has set a weight."""
 
 import copy
-import inspect
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.observe.loop.lines import line_of
 from trainguard.events.origin import Origin
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.models import made_lines
@@ -32,13 +32,6 @@ class LastBlock(Block):
 
     def __init__(self) -> None:
         super().__init__(0)
-
-
-def line_of(code: str, owner: object) -> str:
-    """Return the line of this file that has some code, within a function or class."""
-    lines, first = inspect.getsourcelines(owner)  # type: ignore[arg-type]
-    (place,) = [number for number, line in enumerate(lines, first) if code in line]
-    return f"{inspect.getsourcefile(owner)}:{place}"  # type: ignore[arg-type]
 
 
 def train() -> None:
