@@ -16,7 +16,7 @@ class WhatIf(Event):
         "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
         "evaluation mode", "losses scaled", "autocast off", "compile off", "fused off",
         "gradients with their graph", "states with their graph", "terms without a graph",
-        "scale of noise", "terms unread",
+        "scale of noise", "terms unread", "other rates",
         "terminal states edited", "batch divided", "batch accumulated", "a document edited",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".

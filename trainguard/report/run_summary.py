@@ -37,6 +37,7 @@ _ANSWERS = {  # to a question, of a WhatIf
     "other noise": "{0.measured:.0f} of loss and gradients change",
     "evaluation mode": "the loss is {0.measured:.4g}, in training mode at most {0.reference:.4g}",
     "one batch learned": "its loss falls to {0.measured:.4g}, a constant's is {0.reference:.4g}",
+    "other rates": "the loss comes from {0.reference:.4g} to {0.measured:.4g}",
     "terminal states edited": "the loss changes by {0.measured:.4g}, rounding is {0.reference:.4g}",
     "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",
 }

@@ -11,6 +11,7 @@ from trainguard.invariants.loop.rates import schedulers as schedulers  # isort: 
 from trainguard.invariants.loop.rates import horizons as horizons  # isort: skip
 from trainguard.invariants.loop.rates import plateaus as plateaus  # isort: skip
 from trainguard.invariants.loop.rates import groups as groups  # isort: skip
+from trainguard.invariants.loop.rates import sizes as sizes  # isort: skip
 from trainguard.invariants.loop.gradients import updates as updates  # isort: skip
 from trainguard.invariants.loop.parameters import parameters as parameters  # isort: skip
 from trainguard.invariants.loop.parameters import recurrent as recurrent  # isort: skip

@@ -157,12 +157,12 @@ def _of_rate_that_learns(trace: Trace[Event]) -> str:
         return ""
     return (
         f"steps with one batch learn it at {number(high if low > 1 else low, 'times')} the rate,"
-        f" and not as they are: {_name_rate(trace)} is too {'low' if low > 1 else 'high'}"
-        + (_of_sums(trace) if high < 1 else "")
+        f" and not as they are: {name_rate(trace)} is too {'low' if low > 1 else 'high'}"
+        + (find_summed_losses(trace) if high < 1 else "")
     )
 
 
-def _of_sums(trace: Trace[Event]) -> str:
+def find_summed_losses(trace: Trace[Event]) -> str:
     """Tell of a loss that is a sum over a batch, whose gradients grow with it."""
     terms = [term for term in events(trace, Term) if term.calls and not term.evaluation]
     if not terms or any(term.reduction != "sum" for term in terms):
@@ -182,7 +182,7 @@ def tell_of_steps(trace: Trace[Event]) -> str:
     if found == {"rate"}:
         return (
             "each step with one batch makes its loss higher, and lower at a hundredth of the rate:"
-            f" {_name_rate(trace)} is too high{_of_sums(trace)}"
+            f" {name_rate(trace)} is too high{find_summed_losses(trace)}"
         )
     return ""
 
@@ -206,7 +206,7 @@ def tell_of_growth(trace: Trace[Event], until: Step) -> str:
     if moved >= _FAR:
         return (
             f"a step moves the weights by {number(moved)} of their norm before the loss doubles:"
-            f" {_name_rate(trace)} is perhaps too high"
+            f" {name_rate(trace)} is perhaps too high"
         )
     if 0 < moved < _NEAR:
         return (
@@ -217,7 +217,7 @@ def tell_of_growth(trace: Trace[Event], until: Step) -> str:
     return ""
 
 
-def _name_rate(trace: Trace[Event]) -> str:
+def name_rate(trace: Trace[Event]) -> str:
     """Return the rate of the optimizer that steps most, in words, and the line that made it."""
     course = main_course(trace)
     rates = [rate for step in course.steps for rate in step.rates] if course else []
@@ -239,7 +239,7 @@ def _of_small_steps(trace: Trace[Event]) -> str:
         return ""
     return (
         f"all steps together move the weights by {number(moved)} of their norm at most:"
-        f" {_name_rate(trace)} is too low"
+        f" {name_rate(trace)} is too low"
     )
 
 

@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.data import dataloader
+from torch.utils.hooks import RemovableHandle
 
 from trainguard.observe.loader.reachable_state import generators, put_back, state_of
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
@@ -90,7 +91,7 @@ class BatchAgain(Question):
             take_again(call)
         if self.rate != 1.0:
             factor = 0.0 if math.isinf(self.rate) else self.rate
-            register_optimizer_step_pre_hook(_Multiplied(factor))
+            MultipliedRates(factor).install()
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that follows the loss through several steps."""
@@ -133,19 +134,34 @@ class BatchAgain(Question):
         return contrast.measured < contrast.reference
 
 
-class _Multiplied:
-    """Multiplies the rates that a step is made with, whatever a scheduler has written there."""
+class MultipliedRates:
+    """
+    Multiplies the rates that steps are made with, and puts them back after each.
+
+    A scheduler may go on from the rate that it finds.
+    """
 
     def __init__(self, factor: float) -> None:
         self._factor = factor
-        self._own: dict[int, Any] = {}
+        self._own: list[Any] = []
 
-    def __call__(self, optimizer: Optimizer, *_: Any) -> None:
-        """Multiply the rates, but for those that were multiplied in the step before."""
-        for group in optimizer.param_groups:
-            if self._own.get(id(group)) != group["lr"]:
-                group["lr"] = group["lr"] * self._factor
-                self._own[id(group)] = group["lr"]
+    def install(self) -> list[RemovableHandle]:
+        """Be told of all steps from now on; return what ends that."""
+        before = register_optimizer_step_pre_hook(self._multiply)
+        return [before, register_optimizer_step_post_hook(self._put_back)]
+
+    def _multiply(self, optimizer: Optimizer, *_: Any) -> None:
+        """Multiply the rates of all groups."""
+        self._own = [group.get("lr") for group in optimizer.param_groups]
+        for group, rate in zip(optimizer.param_groups, self._own, strict=True):
+            if rate is not None:
+                group["lr"] = rate * self._factor
+
+    def _put_back(self, optimizer: Optimizer, *_: Any) -> None:
+        """Put them back."""
+        for group, rate in zip(optimizer.param_groups, self._own, strict=True):
+            if rate is not None:
+                group["lr"] = rate
 
 
 class LossesWitness(Witness):

@@ -1,0 +1,205 @@
+"""Other rates: what the same steps would have learned at these."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual import asking
+from trainguard.observe.loop.counterfactual.rates import OtherRates, has_learned_little
+from trainguard.observe.loop.counterfactual.replay import MultipliedRates
+from trainguard.observe.loop.recorder import Recorder
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask nothing else."""
+    monkeypatch.setattr(asking, "all_questions", lambda _: [OtherRates()])
+
+
+def train(rate, *, steps=64, loss_of=F.mse_loss, targets_of=None, schedule=None, net=None):
+    """Make steps at a rate; return the losses."""
+    torch.manual_seed(0)
+    points = torch.randn(8, 16, 6)
+    net = net or nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    scheduler = schedule(optimizer) if schedule else None
+    targets_of = targets_of or (lambda batch, _: batch.sum(1, keepdim=True).sin())
+    losses = []
+    for step in range(steps):
+        batch = points[step % 8]
+        optimizer.zero_grad()
+        loss = loss_of(net(batch), targets_of(batch, net))
+        loss.backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def ask(rate, **options):
+    """Record a training, and return what became of the question."""
+    with Recorder("x") as recorder:
+        train(rate, **options)
+    assert "faults" not in recorder.trace.conditions
+    asked = [event for event in recorder.trace if isinstance(event, WhatIf)]
+    return [event for event in asked if event.question == "other rates"]
+
+
+def last(losses):
+    """Return the mean of the last fifth of sixty losses, if none has left all bounds."""
+    finite = all(map(math.isfinite, losses[:60]))
+    return pytest.approx(sum(losses[48:60]) / 12) if finite else math.inf
+
+
+def cosine(optimizer):
+    """Return a schedule that goes on from the rate that it finds."""
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+
+
+@pytest.mark.parametrize("schedule", [None, cosine])
+@pytest.mark.parametrize("rate", [1e-4, 3.0, 300.0])
+def test_the_courses_are_those_that_a_training_would_take(rate, schedule) -> None:
+    """Each number is what a training at that rate comes to, with a schedule or without."""
+    (event,) = ask(rate, schedule=schedule)
+    own, still, *others = (
+        train(rate * times, schedule=schedule) for times in (1, 0, 0.01, 0.1, 10, 100)
+    )
+    assert (event.outcome, event.step, event.label) == ("answered", 0, "60 steps")
+    assert (event.measured, event.reference) == (last(own), last(still))
+    assert event.numbers == (60, *map(last, others))
+
+
+def test_what_learns_is_asked_no_further() -> None:
+    """Whoever halves the loss could not learn far more."""
+    options = {"targets_of": lambda batch, _: batch[:, :1]}
+    (event,) = ask(0.1, **options)
+    own = train(0.1, **options)
+    assert (event.measured, event.reference, event.numbers) == (last(own), own[0], ())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"loss_of": lambda s, w: F.mse_loss(s, w) - 5}, "a loss is below zero"),
+        (
+            {"targets_of": lambda batch, net: net(batch).detach() + batch.mean()},
+            "with other steps something else is learned",
+        ),
+        ({"steps": 10}, "too few steps were left"),
+    ],
+)
+def test_when_nobody_can_tell(options, reason) -> None:
+    """Each reason is told."""
+    (event,) = ask(1e-3, **options)
+    assert (event.outcome, event.reason) == ("void", reason)
+
+
+def test_it_is_not_asked_without_a_loss_function_of_torch() -> None:
+    """Whatever somebody makes of numbers may have no floor."""
+    assert ask(1e-3, loss_of=lambda s, w: (s - w).square().mean()) == []
+
+
+def test_it_is_not_asked_where_a_loss_is_raised() -> None:
+    """Then less would be more."""
+    with Recorder("x") as recorder:
+        net = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, maximize=True)
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.mse_loss(net(torch.randn(8, 6)), torch.randn(8, 1)).backward()
+            optimizer.step()
+    asked = {event.question for event in recorder.trace if isinstance(event, WhatIf)}
+    assert "other rates" not in asked
+
+
+def test_a_training_that_gives_up_what_has_diverged() -> None:
+    """A child whose script raises has diverged, and the others are told."""
+
+    def strict(scores, wanted):
+        """Refuse what is no number."""
+        loss = F.mse_loss(scores, wanted)
+        if not loss < 100:
+            raise ValueError(float(loss))
+        return loss
+
+    (event,) = ask(0.02, loss_of=strict, targets_of=lambda b, _: 3 * b.sum(1, keepdim=True))
+    assert event.outcome == "answered"
+    if event.numbers:
+        assert math.isinf(event.numbers[-1])
+        assert all(math.isfinite(each) for each in event.numbers[:4])
+
+
+def test_several_backward_passes_are_added_up() -> None:
+    """As those of a window are in the trace."""
+    with Recorder("x") as recorder:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-5)
+        sums = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            losses = [F.mse_loss(net(b), b.sum(1, keepdim=True)) for b in torch.randn(2, 16, 6)]
+            for loss in losses:
+                loss.backward()
+            optimizer.step()
+            sums.append(sum(float(loss.detach()) for loss in losses))
+    (event,) = [e for e in recorder.trace if isinstance(e, WhatIf) and e.question == "other rates"]
+    assert event.numbers[0] == 20
+    assert event.measured == pytest.approx(sum(sums[16:]) / 4)
+
+
+def test_it_is_not_asked_where_no_later_step_can_be_seen() -> None:
+    """What goes on has no workers that would bring it the next batch."""
+    with Recorder("x") as recorder:
+        net = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        data = TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
+        for batch, wanted in DataLoader(data, 4, num_workers=1, prefetch_factor=1):
+            optimizer.zero_grad()
+            F.mse_loss(net(batch), wanted).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    told = [event for event in recorder.trace if isinstance(event, WhatIf)]
+    assert "other rates" not in {event.question for event in told}
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.1, 10.0])
+def test_rates_are_put_back_after_each_step(factor, request) -> None:
+    """A schedule that goes on from what it finds is not led astray; a group may have no rate."""
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    multiplied = MultipliedRates(factor)
+    handles = multiplied.install()
+    request.addfinalizer(lambda: [handle.remove() for handle in handles])
+    for rate in (0.1, 0.05, 0.025):
+        before = net.bias.detach().clone()
+        optimizer.zero_grad()
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        assert float(before - net.bias.detach()) == pytest.approx(rate * factor, abs=1e-6)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    ("losses", "little"),
+    [([], False), ([math.nan], False), ([2, 1.1], True), ([2, 1.9, 0.9], False), ([1, 9], True)],
+)
+def test_what_is_little(losses, little) -> None:
+    """Less than half of the first loss."""
+    assert has_learned_little(losses) is little
+
+
+def test_questions_of_later_steps_keep_their_time() -> None:
+    """What it takes comes beside what all others may take."""
+    with Recorder("x") as recorder:
+        inquiry = recorder.watcher(asking.Counterfactuals)._inquiry
+        train(1e-4)
+    assert 0 < inquiry.granted <= OtherRates.allowance
