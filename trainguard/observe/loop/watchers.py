@@ -1,6 +1,7 @@
 """The watchers of a recording, in the order in which they are told what happens."""
 
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
+from trainguard.observe.loop.counterfactual.first_steps import FirstSteps
 from trainguard.observe.loop.watch.evaluations.augmented_evaluations import AugmentedEvaluations
 from trainguard.observe.loop.watch.evaluations.batch_scales import BatchScales
 from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
@@ -347,6 +348,7 @@ _ALL: tuple[type[Watcher], ...] = (
     TerminalTargets,
     GraphlessSamples,
     Counterfactuals,
+    FirstSteps,
     Growing,
     RebuiltOptimizers,
     GroupSettings,

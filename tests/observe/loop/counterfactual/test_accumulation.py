@@ -21,7 +21,7 @@ PASSES = 4
 @pytest.fixture(autouse=True)
 def _nothing_else_is_asked(monkeypatch) -> None:
     """Spare the time of other questions."""
-    monkeypatch.setattr(asking, "all_questions", lambda _: [BatchAccumulated()])
+    monkeypatch.setattr(asking, "_questions", lambda _: [BatchAccumulated()])
 
 
 def ask(

@@ -15,7 +15,7 @@ from trainguard.observe.loop.recorder import Recorder
 @pytest.fixture(autouse=True)
 def _nothing_else_is_asked(monkeypatch) -> None:
     """Spare the time of other questions."""
-    monkeypatch.setattr(asking, "all_questions", lambda _: [BatchDivided()])
+    monkeypatch.setattr(asking, "_questions", lambda _: [BatchDivided()])
 
 
 def ask(measure, rows: int = 8) -> WhatIf | None:

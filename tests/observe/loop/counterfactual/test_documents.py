@@ -22,7 +22,7 @@ FOREIGN = NUMBERS[:, :, None] != NUMBERS[:, None]
 @pytest.fixture(autouse=True)
 def _nothing_else_is_asked(monkeypatch) -> None:
     """Spare the time of other questions."""
-    monkeypatch.setattr(asking, "all_questions", lambda _: [DocumentEdited()])
+    monkeypatch.setattr(asking, "_questions", lambda _: [DocumentEdited()])
 
 
 class Reader(nn.Module):

@@ -15,7 +15,7 @@ from trainguard.observe.loop.recorder import Recorder
 @pytest.fixture(autouse=True)
 def _nothing_else(monkeypatch) -> None:
     """Ask this question alone."""
-    monkeypatch.setattr(asking, "all_questions", lambda _: [EvaluationMode()])
+    monkeypatch.setattr(asking, "_questions", lambda _: [EvaluationMode()])
 
 
 class Part(nn.Module):

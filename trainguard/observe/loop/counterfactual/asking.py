@@ -12,14 +12,38 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.loop import Step
 from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.accumulation import BatchAccumulated
+from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided
+from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox, give_way
+from trainguard.observe.loop.counterfactual.documents import DocumentEdited
+from trainguard.observe.loop.counterfactual.evaluation_mode import EvaluationMode
 from trainguard.observe.loop.counterfactual.forking import Exit
-from trainguard.observe.loop.counterfactual.inquiry import PLAIN, Inquiry, Round
+from trainguard.observe.loop.counterfactual.graph_cuts import (
+    GradientsWithGraph,
+    StatesHandedOver,
+)
+from trainguard.observe.loop.counterfactual.graphless_terms import TermsWithoutGraph
+from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
+from trainguard.observe.loop.counterfactual.inputs import InputsEdited
+from trainguard.observe.loop.counterfactual.inquiry import PLAIN, Inquiry, Round, agree
+from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
+from trainguard.observe.loop.counterfactual.learning import BatchLearned
+from trainguard.observe.loop.counterfactual.noise_scale import ScaleOfNoise
+from trainguard.observe.loop.counterfactual.order import BatchPermuted
+from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
-from trainguard.observe.loop.counterfactual.questions import all_questions
-from trainguard.observe.loop.counterfactual.rates import OtherRates, has_learned_little
+from trainguard.observe.loop.counterfactual.replay import BatchAgain
+from trainguard.observe.loop.counterfactual.samples import SampleEdited
+from trainguard.observe.loop.counterfactual.shortcuts import AutocastOff, CompileOff, FusedOff
+from trainguard.observe.loop.counterfactual.terminal_states import TerminalStatesEdited
+from trainguard.observe.loop.counterfactual.unread_terms import TermsUnread
+from trainguard.observe.loop.counterfactual.variants import (
+    CheckpointsBypassed,
+    LossesScaled,
+    OtherNoise,
+)
 from trainguard.observe.loop.counterfactual.witness import total
 from trainguard.observe.loop.faults import describe
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -30,18 +54,15 @@ from trainguard.observe.tools.local_values import is_transforming
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
-STEPS = (0, 1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold,
-# and asked when all others are: there no step has gone too far yet.
+STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold
 _EARLY = 5  # steps up to which a deputy goes on by itself, so that one fork is enough for all
 # Seconds of the processor that the run may lose at first, and a share of what it takes.
 _CREDIT, _SHARE = 0.05, 0.03
 _PATIENCE = 0.75  # seconds that deputies may have taken beside that share when it ends
 _SHORT = 200  # steps: a run of fewer waits so long for answers, others that share by the clock
 _BEHIND, _BEHIND_SHARE = 3.0, 0.1  # seconds that deputies may take beside it; a share
-_EXTRA = 8.0  # seconds that a run which has learned little waits for more: it may say why
 _MOST = 30.0  # seconds of each at most
 _PAUSE = 5  # steps to wait where time is spent, or a deputy is still asking
-_ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
 # What is called by torch.func has tensors without a storage, that nobody can edit.
 
 
@@ -57,7 +78,7 @@ class Counterfactuals(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._inquiry = Inquiry(all_questions(recorder.relations), recorder.thorough)
+        self._inquiry = Inquiry(_questions(recorder.relations), recorder.thorough)
         self._deputy: Deputy | None = None
         self._sent = 0
         self._until = 0  # in a deputy and what goes on for it: the last step that it asks
@@ -72,7 +93,6 @@ class Counterfactuals(Watcher):
         # What is declared is asked, and a thorough run may take as long as it takes.
         self._credit = _MOST if recorder.relations or recorder.thorough else _CREDIT
         self._is_late = False  # whether a question had to wait for time
-        self._is_over = False
         self._threads = 1  # of the run's own operations
         if recorder.probe:
             recorder.asks = self.ask
@@ -117,7 +137,7 @@ class Counterfactuals(Watcher):
         waits = self._credit == _MOST and self._deputy is not None and steps > self._deputy.until
         if self._deputy is not None and (waits or self._deputy.has_ended()):
             self._gather(self._patience())
-        served = steps <= max(self._inquiry.reached, self._deputy.until if self._deputy else -1)
+        served = steps <= max(self._inquiry.reached, self._deputy.until if self._deputy else 0)
         if learns and served:
             self._steps = [step for step in self._steps if step > steps]
         elif learns and self._deputy is not None:
@@ -128,8 +148,7 @@ class Counterfactuals(Watcher):
         """Send a deputy, where a question fits a call; in a child of it, return with it edited."""
         recorder, inquiry = self.recorder, self._inquiry
         self._steps = [step for step in self._steps if step > recorder.steps or not learns]
-        able = reversed(_able(inquiry.open, learns))
-        fits = any(q.fits(call) for q in able) if recorder.steps else learns
+        fits = any(question.fits(call) for question in reversed(_able(inquiry.open, learns)))
         trouble = forking.obstacle() if fits else ""
         if trouble and learns:
             self._told.append(self._event("given up", trouble))
@@ -153,12 +172,9 @@ class Counterfactuals(Watcher):
         try:
             self._deputy, self._heard = None, None
             self._inquiry.begin(mailbox, self._may_press)
-            begins = not call.recorder.steps
-            if not begins and not self._ask_here(call):
+            if not self._ask_here(call):
                 return
             if self._asks_more() and not self._inquiry.go_on(self._go_on):
-                return
-            if begins and not self._inquiry.ask_of_beginning(call):
                 return
             mailbox.put(done=True)
         except BaseException as error:  # noqa: BLE001 the training is told, and goes on
@@ -224,7 +240,6 @@ class Counterfactuals(Watcher):
 
     def _believe(self) -> None:
         """Believe what was asked of steps whose loss was the same, to the last bit, in a child."""
-        exact = torch.get_num_threads() == 1
         waiting, self._pending = self._pending, []
         for each in waiting:
             own = self._losses.get(each.step)
@@ -232,7 +247,7 @@ class Counterfactuals(Watcher):
                 self._told += each.told
             elif own is None:
                 self._pending.append(each)
-            elif math.isclose(own, each.loss, rel_tol=0.0 if exact else _ROUNDING):
+            elif agree(own, each.loss):
                 self._told += each.told
             else:
                 why = f"the step as it is gave {each.loss!r} in a child, and {own!r} here"
@@ -273,11 +288,9 @@ class Counterfactuals(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was asked, and what was answered."""
-        self._is_over = True
         self._gather(self._patience(), self._wait())
         yield from self._told
-        asks = self._inquiry.open
-        if self._is_late and any(self._extra() or not question.allowance for question in asks):
+        if self._is_late and self._inquiry.open:
             yield self._event("given up", "its share of the run's time was spent")
 
     def wait(self) -> None:
@@ -291,7 +304,7 @@ class Counterfactuals(Watcher):
 
     def _patience(self) -> float:
         """Return what deputies may take in all of the processor once the run waits for one."""
-        return self._earned(max(self._credit, _PATIENCE)) + self._extra()
+        return self._earned(max(self._credit, _PATIENCE))
 
     def _wait(self) -> float:
         """Return how many seconds by the clock the run may wait for a deputy once it is over."""
@@ -300,13 +313,7 @@ class Counterfactuals(Watcher):
         pressing = self._inquiry.pressing
         if self._deputy is not None:
             pressing = self._deputy.peek().get("pressing", pressing)
-        return max(0.0, self._spared(0.0) - pressing / self._cores_each()) + self._extra()
-
-    def _extra(self) -> float:
-        """Return how many seconds more it is worth to know why a run has learned little."""
-        asks = any(isinstance(question, OtherRates) for question in self._inquiry.open)
-        kept = self.recorder.store.in_order() if self._is_over and asks else ()
-        return _EXTRA if has_learned_little(e.loss for e in kept if isinstance(e, Step)) else 0.0
+        return max(0.0, self._spared(0.0) - pressing / self._cores_each())
 
     def _may_press(self) -> float:
         """Return how many seconds children may have taken by now with the usual priority."""
@@ -341,6 +348,37 @@ class Counterfactuals(Watcher):
         """Return what is told of a step as it is."""
         steps = self.recorder.steps if step is None else step
         return WhatIf(question=PLAIN, outcome=outcome, step=steps, source=caller(), reason=reason)
+
+
+def _questions(relations: Iterable[Any]) -> list[Question]:
+    """Return all questions, in the order in which they are asked."""
+    return [
+        *map(RelationAsked, relations),
+        PaddingEdited(),
+        DocumentEdited(),
+        (sample := SampleEdited()),
+        BatchPermuted(sample),
+        InputsEdited(),
+        LabelsExchanged(),
+        IgnoredLabelsEdited(),
+        GradientsWithGraph(),
+        StatesHandedOver(),
+        TermsWithoutGraph(),
+        ScaleOfNoise(),
+        CheckpointsBypassed(),
+        OtherNoise(),
+        EvaluationMode(),
+        LossesScaled(),
+        AutocastOff(),
+        CompileOff(),
+        FusedOff(),
+        BatchLearned(),
+        BatchAgain(),
+        TerminalStatesEdited(),
+        BatchDivided(),
+        BatchAccumulated(),
+        TermsUnread(),
+    ]
 
 
 def _able(questions: list[Question], learns: bool) -> list[Question]:

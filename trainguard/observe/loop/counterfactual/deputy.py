@@ -7,13 +7,15 @@ import struct
 from collections.abc import Callable
 from functools import wraps
 from math import inf
+from time import sleep
 from typing import Any
 
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.tools.patches import Patches
 
-_HURRY = struct.Struct("d")
+_ORDERS = struct.Struct("dd")  # how many seconds are left for it, and whether to wake
+_NAP = 0.02  # seconds after which a deputy that sleeps looks whether to wake
 _REAL = 5.0  # seconds by the clock that are waited for each of processor time, as for a child
 _WAITS = ("wait", "wait3", "wait4", "waitpid", "waitid")
 _ANY = {os.P_ALL, os.P_PGID} if hasattr(os, "P_ALL") else set()
@@ -24,7 +26,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.file = os.memfd_create("trainguard")
-        os.write(self.file, _HURRY.pack(inf))
+        os.write(self.file, _ORDERS.pack(inf, 0.0))
 
     def put(self, **words: Any) -> None:
         """Leave word."""
@@ -34,7 +36,7 @@ class Mailbox:
         """Return what was left last under each name; what was cut short is not there."""
         words: Report = {}
         size = os.fstat(self.file).st_size
-        left = io.BytesIO(os.pread(self.file, size, _HURRY.size))
+        left = io.BytesIO(os.pread(self.file, size, _ORDERS.size))
         try:
             while True:
                 words |= pickle.load(left)  # noqa: S301 our own child wrote it
@@ -43,11 +45,24 @@ class Mailbox:
 
     def hurry(self, seconds: float) -> None:
         """Tell the deputy how many seconds of processor time deputies may take in all."""
-        os.pwrite(self.file, _HURRY.pack(seconds), 0)
+        os.pwrite(self.file, _ORDERS.pack(seconds, 1.0), 0)
 
     def patience(self) -> float:
         """Return how many seconds deputies may take in all, as they were told; inf before that."""
-        return float(_HURRY.unpack(os.pread(self.file, _HURRY.size, 0))[0])
+        return float(self._orders()[0])
+
+    def wake(self) -> None:
+        """Tell a deputy that sleeps to begin."""
+        os.pwrite(self.file, _ORDERS.pack(inf, 1.0), 0)
+
+    def sleep(self) -> None:
+        """Return once it is to begin."""
+        while not self._orders()[1]:
+            sleep(_NAP)
+
+    def _orders(self) -> tuple[Any, ...]:
+        """Return what it was told last."""
+        return _ORDERS.unpack(os.pread(self.file, _ORDERS.size, 0))
 
 
 class Deputy:
@@ -101,6 +116,10 @@ class Deputy:
         words = self._mailbox.read()
         os.close(self._mailbox.file)
         return words
+
+    def wake(self) -> None:
+        """Let one that sleeps begin."""
+        self._mailbox.wake()
 
     def peek(self) -> Report:
         """Return what it has left so far."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf
+from math import inf, isclose
 from time import monotonic
 from typing import Any, NamedTuple
+
+import torch
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
@@ -27,6 +29,7 @@ _LONGEST = 10.0  # seconds that a child is given at most
 _ASKED_ON = 3  # times the price of a step: those up to the last one that is asked on
 _TURNS = 5  # steps after which optimizers that take turns have all stepped once
 _OVER = "the run was over before it had answered"
+_ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
 _REFUSALS = 3  # times that a step could not be asked for as it is, before nothing is asked
 
 
@@ -46,10 +49,9 @@ class Inquiry:
     """
     The questions of a run, which of them are open, and what the latest deputy was told.
 
-    spent: seconds of processor time, of at most so many; granted: those of them that came beside.
-    price: those of the latest step that was asked for as it is. reached: the latest step of which
-    all was asked. is_late: whether a question had to wait for time. refusals: steps that could not
-    be asked for as they are.
+    spent: seconds of processor time, of at most so many. price: those of the latest step that was
+    asked for as it is. reached: the latest step of which all was asked. is_late: whether a
+    question had to wait for time. refusals: steps that could not be asked for as they are.
     starves: whether children of the least priority got no time; pressing: seconds of those that
     then had the usual one, and may have by now.
     """
@@ -59,13 +61,12 @@ class Inquiry:
         self._compiled = count_compiled()
         self.open = list(questions)
         self.rounds: list[Round] = []
-        self.spent, self.granted, self.price, self.most = 0.0, 0.0, 0.0, inf
-        self.reached, self.refusals, self.is_late = -1, 0, False
+        self.spent, self.price, self.most = 0.0, 0.0, inf
+        self.reached, self.refusals, self.is_late = 0, 0, False
         self.starves, self.pressing = False, 0.0
         self._may_press: Callable[[], float] = float
         self._mailbox: Mailbox | None = None
         self._hurries = self._is_cut = False
-        self._allowed = 0.0  # of the question that is asked
         self._drawing = [q for q in questions if isinstance(q, Shrinking)] if draws else []
         for question in self._drawing:
             question.is_drawn = True
@@ -81,7 +82,6 @@ class Inquiry:
         names = (
             "rounds",
             "spent",
-            "granted",
             "price",
             "reached",
             "refusals",
@@ -140,19 +140,6 @@ class Inquiry:
         assert self._mailbox is not None
         return self._try(become, _ASKED_ON * self.price, (self._mailbox.file,)) is not None
 
-    def ask_of_beginning(self, call: ModuleCall) -> bool:
-        """Ask what later steps have found to fit; a child returns from here at once, with False."""
-        assert self._mailbox is not None
-        words = self._mailbox.read()
-        if "open" not in words:  # what went on has not come to the next step
-            return True
-        self.take(words)
-        fitting = [(q, label) for q in self.open if (label := q.fits_beginning())]
-        asked = not fitting or self.ask(call, fitting, asks_on=False)
-        if asked:
-            self.put()
-        return asked
-
     def _waits_for_another(self) -> bool:
         """Say whether something was answered in this step that needs a second answer."""
         told = {event.question for event in self.rounds[-1].told if event.outcome == "answered"}
@@ -164,8 +151,7 @@ class Inquiry:
             patience = self._mailbox.patience()
             self._hurries = patience < inf
             self.most = min(self.most, patience)
-        allowed = 0.0 if self._hurries else self._allowed
-        return self.most + self.granted + allowed - self.spent
+        return self.most - self.spent
 
     def _ask(
         self,
@@ -186,10 +172,9 @@ class Inquiry:
             self._judge(call, question, label, shared, Answer())
             return True
         price = plain.seconds + (question.makes - 1) * plain.report["work"]
-        if self.left() + question.allowance < price:
-            self.is_late |= not question.allowance
+        if self.left() < price:
+            self.is_late = True
             return True
-        self._allowed, before = question.allowance, self.spent
         answer = self._fork(call, question, price)
         if answer is None:
             return False
@@ -197,8 +182,6 @@ class Inquiry:
         contrast = contrast and self._trace(call, question, contrast, plain.report, answer)
         if contrast is None:
             return False
-        self._allowed = 0.0
-        self.granted += min(question.allowance, self.spent - before)
         known[question.name] = answer.report
         self._judge(call, question, label, contrast, answer)
         return True
@@ -338,6 +321,12 @@ class Inquiry:
     def _can_press(self, price: float) -> bool:
         """Say whether what takes some seconds may have the usual priority."""
         return self.pressing + price <= self._may_press()
+
+
+def agree(own: float, child: float) -> bool:
+    """Say whether a loss is that of a child: to the last bit, but for several threads' order."""
+    exact = torch.get_num_threads() == 1
+    return isclose(own, child, rel_tol=0.0 if exact else _ROUNDING)
 
 
 def _event(call: ModuleCall, question: str, outcome: str, **columns: Any) -> WhatIf:

@@ -57,7 +57,6 @@ class Question:
     name = ""
     makes = 1  # steps in its child, at least
     asks = 3  # times that it is answered
-    allowance = 0.0  # seconds of the processor beside those of all questions, while the run goes on
     waits = False  # whether it stays open where one of several optimizers has not what it is about
     settled_by: tuple[str, ...] = ()  # questions whose child may tell enough: a fork is saved
     before_learning = False  # whether it may be asked at a call without a graph
@@ -67,10 +66,6 @@ class Question:
     def fits(self, call: ModuleCall) -> str:
         """Return what would be edited, or nothing where the question means nothing."""
         raise NotImplementedError
-
-    def fits_beginning(self) -> str:
-        """Return what would be edited in the first step, once later ones were asked, or nothing."""
-        return ""
 
     def prepare(self, window: Window) -> None:
         """Look around at the end of the step before one that is asked, which was that of one."""

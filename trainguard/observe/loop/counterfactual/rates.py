@@ -1,7 +1,7 @@
 """Other rates: what the next steps would learn at a hundredth or a hundred times the rate."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,15 +15,16 @@ from trainguard.observe.loop.counterfactual.replay import MultipliedRates
 from trainguard.observe.loop.counterfactual.witness import Witness, total
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
-from trainguard.observe.loop.window import Forward, is_climbed
+from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
-_STEPS = 60  # that each child makes
-_FEWEST = 12  # that are held against each other, where the training ends before
+STEPS = 60  # that each child makes
+FEWEST = 12  # that are held against each other, where the training ends before
 _RATES = (0.0, 0.01, 0.1, 10.0, 100.0)
+_DIVERGED = 2.0  # times the first loss: what a script may refuse to go on with
 _LEARNED = 0.5  # of the loss: whoever has lost so much of it could not have learned far more
 
 
@@ -35,36 +36,23 @@ class OtherRates(Question):
     measured: the loss of the last fifth of the steps; reference: what it would be without any
     step; numbers: how many steps were made, and the loss at a hundredth of the rate, a tenth, ten
     and a hundred times it. Where the run's own steps take half of the first loss away, or more,
-    that is the reference, and there are no numbers. Void
-    where what is learned follows from what was learned (targets of a network, a discriminator's
-    inputs), where a loss is below zero, or where no loss function of torch was called.
+    that is the reference, and there are no numbers. Void where what is learned follows from what
+    was learned (targets of a network, a discriminator's inputs), where a loss is below zero, or
+    where no loss function of torch was called.
     """
 
     name = "other rates"
-    makes = _STEPS
+    makes = STEPS
     asks = 1
-    allowance = 6.0  # six courses of sixty steps: as long as small models take for each
     needs_follow_ups = True
 
     def __init__(self, rate: float = 1.0) -> None:
         self.rate = rate  # times the run's own
         self._reports: list[Report] = []
-        self._fits = False
 
     def fits(self, call: ModuleCall) -> str:
-        """See whether optimizers make steps, and none that is to raise its loss."""
-        windows = [window for window in call.recorder.windows if window.index]
-        by_hand = call.recorder.hand.window is not None
-        self._fits = bool(windows) and not by_hand and not is_climbed(windows)
-        return ""
-
-    def fits_beginning(self) -> str:
-        """Ask of the first steps, which later rates have not led astray."""
-        return f"{_STEPS} steps" if self._fits else ""
-
-    def state(self) -> dict[str, Any]:
-        """Return what later steps have shown."""
-        return {"asks": self.asks, "_fits": self._fits}
+        """Ask of the first steps: FirstSteps looks at what they are made with."""
+        return f"{STEPS} steps"
 
     def applies(self, plain: Report) -> bool:
         """Ask where a loss function of torch is called."""
@@ -82,32 +70,32 @@ class OtherRates(Question):
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Say how far the run's own steps come."""
         losses = edited["losses"]
-        if len(losses) < _FEWEST and math.isfinite(losses[-1]):
-            return Contrast(void="too few steps were left")
+        if len(losses) < FEWEST and math.isfinite(losses[-1]):
+            return Contrast(void="too few steps were made")
         if min(losses) < 0:
             return Contrast(void="a loss is below zero")
         self._reports = [edited]
-        return Contrast(_last(losses, len(losses)), losses[0])
+        return Contrast(mean_end(losses), losses[0])
 
     def follow_ups(self, contrast: Contrast) -> "list[OtherRates]":
         """Try other rates, where the loss is not halved."""
-        learns = contrast.measured <= _LEARNED * contrast.reference
-        return [] if contrast.void or learns else [OtherRates(rate) for rate in _RATES]
+        halved = contrast.measured <= _LEARNED * contrast.reference
+        return [] if contrast.void or halved else [OtherRates(rate) for rate in _RATES]
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
         """See that the same was learned, and that the run's own steps have not done their part."""
         own = self._reports[0]
-        steps = min(len(own["losses"]), len(edited["losses"]))
+        steps = min(len(own["given"]), len(edited["given"]))
         diverged = math.isinf(max(own["losses"][-1], edited["losses"][-1]))
-        if own["given"][:steps] != edited["given"][:steps] or not (steps >= _FEWEST or diverged):
+        if own["given"][:steps] != edited["given"][:steps] or not (steps >= FEWEST or diverged):
             return Contrast(void="with other steps something else is learned")
         if min(edited["losses"]) < 0:
             return Contrast(void="a loss is below zero")
         self._reports.append(edited)
         if len(self._reports) == 2:
-            measured, still = (_last(each["losses"], steps) for each in self._reports)
+            measured, still = (mean_end(each["losses"], steps) for each in self._reports)
             if not measured > _LEARNED * still:
                 return Contrast(measured, still)
         return None
@@ -118,7 +106,7 @@ class OtherRates(Question):
             return contrast
         courses = [each["losses"] for each in self._reports]
         steps = min(len(losses) for losses in courses if not math.isinf(losses[-1]))
-        own, still, *others = (_last(losses, steps) for losses in courses)
+        own, still, *others = (mean_end(losses, steps) for losses in courses)
         return Contrast(own, still, (float(steps), *others))
 
     def is_settled(self, contrast: Contrast) -> bool:
@@ -136,11 +124,16 @@ class _CourseWitness(Witness):
         self._given: list[int] = []
         self._passes: list[float] = []  # the losses of this step's backward passes
         self._marks: list[int] = []  # fingerprints of what this step was given
+        self._begun = self._latest = math.nan  # what loss functions returned
         register_optimizer_step_post_hook(self._on_step)
 
     def leave(self, error: BaseException | None) -> NoReturn:
         """Report what was seen where the training is over, or has given up what has diverged."""
-        self._report(*([math.inf] if error is not None else ()))
+        if error is None and self._losses:
+            self._report()
+        if error is None or self._rate <= 1 or self._latest <= _DIVERGED * self._begun:
+            super().leave(error)
+        self._report(math.inf)
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -156,6 +149,8 @@ class _CourseWitness(Witness):
         """Take down the target of a loss function."""
         if value.requires_grad:
             self._marks.append(fingerprint([target]))
+            self._latest = total(value)
+            self._begun = self._latest if math.isnan(self._begun) else self._begun
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
@@ -173,7 +168,7 @@ class _CourseWitness(Witness):
         self._losses.append(loss if math.isfinite(loss) else math.inf)
         self._given.append(hash(tuple(self._marks)))
         self._passes, self._marks = [], []
-        if len(self._losses) >= _STEPS or math.isinf(self._losses[-1]):
+        if len(self._losses) >= STEPS or math.isinf(self._losses[-1]):
             self._report()
 
     def _report(self, *more: float) -> NoReturn:
@@ -181,14 +176,14 @@ class _CourseWitness(Witness):
         self.way_out.report(losses=[*self._losses, *more], given=self._given, rate=self._rate)
 
 
-def has_learned_little(losses: Iterable[float]) -> bool:
-    """Say whether a run has not halved its loss."""
-    known = [loss for loss in losses if math.isfinite(loss)]
-    return bool(known) and _last(known, len(known)) > _LEARNED * known[0]
+def has_halved(losses: Sequence[float]) -> bool:
+    """Say whether steps have taken half of the first loss away."""
+    return mean_end(losses) <= _LEARNED * losses[0]
 
 
-def _last(losses: list[float], steps: int) -> float:
+def mean_end(losses: Sequence[float], steps: int | None = None) -> float:
     """Return the mean loss of the last fifth of so many steps; infinite if it got there at all."""
     if math.isinf(losses[-1]):
         return math.inf
-    return fmean(losses[steps - max(1, steps // 5) : steps])
+    end = len(losses) if steps is None else steps
+    return fmean(losses[end - max(1, end // 5) : end])
