@@ -135,3 +135,12 @@ def test_the_line_that_divides_is_found(tmp_path: Path, text: str, line: int) ->
 
     made = load(tmp_path, text, look=look)
     assert seen == [f"{made.__file__}:{line}" if line else ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("f(1)\nx.f(1, 2)\n", 2), ("f(1, column=2)\n", 2), ("def f(a, b): ...\n", 0), ("f(\n", 0)],
+)
+def test_the_most_arguments_of_a_name(tmp_path: Path, text: str, count: int) -> None:
+    """By place or by name, as a function or as a method; none of what cannot be read."""
+    assert written_lines.count_arguments(write(tmp_path, text), "f") == count

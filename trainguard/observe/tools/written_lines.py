@@ -57,6 +57,13 @@ def find_alias(file: str, name: str) -> str:
     return next(iter(_find(file, lambda node: _is_alias(node, name), most=1)), "")
 
 
+def count_arguments(file: str, name: str) -> int:
+    """Return the most arguments that a function or method of a name is given in a file."""
+    calls = (node for node in _walk(parse_file(file)) if _calls(node, {name}))
+    given = (len(c.args) + len(c.keywords) for c in calls if isinstance(c, ast.Call))
+    return max(given, default=0)
+
+
 def find_cuts(functions: Iterable[Callable[..., object] | None]) -> list[str]:
     """Return the lines of some functions that take something out of its graph, if few do."""
     found = set[tuple[str, int]]()

@@ -16,6 +16,8 @@ from trainguard.observe.loop.counterfactual.deputy import Deputy
 from trainguard.observe.loop.counterfactual.rates import OtherRates
 from trainguard.observe.loop.recorder import Recorder
 
+pytestmark = pytest.mark.usefixtures("first_steps")
+
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:

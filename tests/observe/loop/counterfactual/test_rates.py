@@ -13,6 +13,8 @@ from trainguard.observe.loop.counterfactual.rates import has_halved, mean_end
 from trainguard.observe.loop.counterfactual.replay import MultipliedRates
 from trainguard.observe.loop.recorder import Recorder
 
+pytestmark = pytest.mark.usefixtures("first_steps")
+
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,32 @@ class Learned(nn.Module):
         return code * 3
 
 
+def test_what_is_given_more_is_not_tried() -> None:
+    """A column that is undone says nothing of all of them."""
+
+    class Columns(Scale):
+        """A scale of each column."""
+
+        def inverse_transform(self, numbers: Any, column: int = 0) -> Any:
+            """Return one of them."""
+            return self.undo(numbers) + column
+
+    assert looks(Columns(*BROKEN["variance"]))[1]
+
+    class Prices(Columns):
+        """Another one, whose method is given a column below."""
+
+        def inv_transform(self, numbers: Any, column: int = 0) -> Any:
+            """Return one of them."""
+            return self.undo(numbers) + column
+
+        inverse_transform = None  # type: ignore[assignment]
+
+    prices = Prices(*BROKEN["variance"])
+    assert prices.inv_transform(torch.ones(1), 2) == 9
+    assert looks(prices) == ([], False)
+
+
 def test_modules_are_not_tried() -> None:
     """What is learned need not be exact."""
     assert looks(Learned()) == ([], False)

@@ -22,6 +22,7 @@ from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.tools.owners import find_owners
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import foreign
+from trainguard.observe.tools.written_lines import count_arguments
 
 _LOOKS = (4, 64)  # of the losses of training and of evaluations each: by then all is set up
 _SECONDS = 2.0  # of processor time for two functions and a batch
@@ -154,11 +155,13 @@ def _is_method(kind: type, name: str) -> bool:
 
 
 def _takes_one(function: Any) -> bool:
-    """Say whether a function needs one argument, and no more."""
+    """Say whether a function needs one argument, and gets no more, as a column, in its file."""
     with suppress(ValueError, TypeError):
         every = inspect.signature(function).parameters.values()
         needed = [p for p in every if p.default is p.empty and p.kind not in _SEVERAL]
-        return len(needed) == 1 and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY
+        alone = len(needed) == 1 and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY
+        code = inspect.unwrap(function).__code__
+        return alone and count_arguments(code.co_filename, function.__name__) <= 1
     return False
 
 
