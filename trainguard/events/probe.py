@@ -55,10 +55,12 @@ class Probe(Event):
         scale), "shown numbers" (losses that count what a layer is shown of a variable and nothing
         that is blank there, of those that count one or the other; step is how many rows came again
         with others blank), "partners" (rows of two inputs that come again in other pairs; step is 1
-        where those of one come in the order that they had), "told epochs" (what a scheduler was
-        told as an epoch and is no whole number; reference is how often it was less than before,
-        step how often it was told), "kept statistics" (batches that a model has seen while the
-        batch statistics of its average stayed), "virgin statistics" (passes that learn with batch
+        where those of one come in the order that they had), "former optimizer" (advances of a
+        scheduler since another optimizer has taken the place of its own; reference is how many
+        there are in all), "told epochs" (what a scheduler was told as an epoch and is no whole
+        number; reference is how often it was less than before, step how often it was told), "kept
+        statistics" (batches that a model has seen while the batch statistics of its average
+        stayed), "virgin statistics" (passes that learn with batch
         statistics that are what they were made with, of all in evaluation mode), "swapped
         average" (evaluations of an average after which the model was not put back), "numberings"
         (names with another number in the data of an evaluation), "padding cut", and once more as

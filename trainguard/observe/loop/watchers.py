@@ -130,6 +130,7 @@ from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.parameters.virgin_statistics import VirginStatistics
 from trainguard.observe.loop.watch.parameters.zero_factors import ZeroFactors
+from trainguard.observe.loop.watch.rates.former_optimizers import FormerOptimizers
 from trainguard.observe.loop.watch.rates.group_settings import GroupSettings
 from trainguard.observe.loop.watch.rates.placed_schedules import PlacedSchedules
 from trainguard.observe.loop.watch.rates.rates import Rates
@@ -351,6 +352,7 @@ _ALL: tuple[type[Watcher], ...] = (
     FirstSteps,
     Growing,
     RebuiltOptimizers,
+    FormerOptimizers,
     GroupSettings,
 )
 # Those that make the columns of curves: all that a run needs which is made for them alone.

@@ -41,6 +41,20 @@ def test_weights_of_classes(weights, counts, expected, ranks, steps) -> None:
     assert ranks("class_weights_fit_the_classes", [*steps(20), fit]) == expected
 
 
+@pytest.mark.parametrize(("power", "found"), [(0.5, 1), (1.0, 1), (-1.0, 0), (-0.5, 0), (0.0, 0)])
+def test_weights_of_several_tags(power, found, judged, steps) -> None:
+    """How often they come, or its root, is turned round; one over it is not."""
+    odds = (0.25, 0.11, 0.05)
+    fit = BaselineFit(
+        function="binary_cross_entropy_with_logits",
+        weights=tuple(each**power for each in odds),
+        counts=tuple(2500 * each for each in odds),
+    )
+    findings = judged("class_weights_fit_the_classes", [*steps(20), fit])
+    assert len(findings) == found
+    assert all(f.measured.endswith("for class 0, which comes most of all") for f in findings)
+
+
 def averaged(measured: float, label: str = "", probe: str = "averaged") -> Probe:
     """Return the steps in which 32 weights multiplied one number for the batch."""
     source = "/home/me/train.py:14"

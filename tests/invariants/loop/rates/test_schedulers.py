@@ -122,3 +122,21 @@ def test_a_scheduler_that_is_told_a_loss(parts: float, told: int, ranks_of, rank
         probe="told epochs", measured=parts, reference=1.0, step=told, label="StepLR loss"
     )
     assert ranks("schedulers_are_told_epochs", [probe]) == ranks_of
+
+
+@pytest.mark.parametrize(("late", "expected"), [(1, []), (2, ["broken"]), (7, ["broken"])])
+def test_a_scheduler_of_an_optimizer_that_steps_no_more(late, expected, judged, steps) -> None:
+    """Two advances or more; one may be that of the last step."""
+    probe = Probe(
+        probe="former optimizer",
+        measured=late,
+        reference=9.0,
+        label="StepLR of SGD",
+        source="/home/me/train.py:30",
+    )
+    findings = judged("schedulers_go_on_with_what_steps", [*steps(20), probe])
+    assert [finding.rank.value for finding in findings] == expected
+    for finding in findings:
+        assert finding.at == "StepLR of SGD"
+        assert finding.measured.startswith(f"{late} advances of 9 since")
+        assert finding.source == "/home/me/train.py:30"

@@ -148,6 +148,13 @@ def test_a_model_that_is_another_one_in_a_child() -> None:
     assert event.reason.startswith("the first step as it is gave ")
 
 
+def test_steps_that_take_too_long(monkeypatch) -> None:
+    """It is told that they were not made again."""
+    monkeypatch.setattr(OtherRates, "makes", 10**9)
+    ((event,), _) = train()
+    assert (event.outcome, event.reason) == ("given up", "60 steps would take too long")
+
+
 def test_a_question_that_fails_does_no_harm(monkeypatch) -> None:
     """It is told as a fault of ours."""
     monkeypatch.setattr(OtherRates, "compare", lambda *_: 1 / 0)

@@ -30,9 +30,10 @@ def class_weights_fit_the_classes(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The weights that a loss gives to classes are those of the classes that they stand for.
 
-    Judges: weights of cross_entropy and nll_loss, and a single pos_weight, that are one over how
-        often the classes came, or over its root, but in another order: as one would get by sorting
-        the counts; and weights that are how often they came. A note for round numbers.
+    Judges: weights of cross_entropy and nll_loss, and a pos_weight, that are one over how often the
+        classes came, or over its root, but in another order: as one would get by sorting the
+        counts; and weights that are how often they came, against the rest for a pos_weight. A note
+        for round numbers.
     Allows: 20 % (limit: 1.2) for what is counted on another part of the data, 2 % where there are
         two classes; whatever other weights.
     Misses: weights made by other rules; classes of which fewer than 8 samples came.
@@ -80,6 +81,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
     share = fit.counts[largest] / sum(fit.counts)
     is_round = all(round(weight, 1) == round(weight, 4) for weight in fit.weights)
     single = fit.function == "binary_cross_entropy_with_logits"
+    several = single and len(fit.weights) > 2
     return Finding(
         f"the weights of classes of `{trace.subject}` are {order}"
         if order == "in another order"
@@ -87,7 +89,8 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
         f"{fit.function}, whose rarest class is {rarest}",
         "weight "
         + number(fit.weights[largest])
-        + f" for class {largest}, which {share:.0%} of the targets are",
+        + f" for class {largest}, which "
+        + ("comes most of all" if several else f"{share:.0%} of the targets are"),
         "the largest weight for the rarest class",
         why="pos_weight is the number of negatives over that of positives"
         if single

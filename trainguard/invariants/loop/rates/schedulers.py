@@ -90,6 +90,37 @@ def schedulers_drive_their_own_optimizers(trace: Trace[Event]) -> Iterator[Findi
             return
 
 
+@invariant(
+    "loop",
+    evidence=has_probe(
+        "former optimizer", "no optimizer took the place of another one that had a scheduler"
+    ),
+)
+def schedulers_go_on_with_what_steps(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A scheduler does not go on with an optimizer that another one has taken the place of.
+
+    Judges: schedulers that are advanced twice or more, though another optimizer of the same class,
+        which has all parameters of theirs and no scheduler, makes all the steps since then.
+    Allows: optimizers that get a scheduler of their own, and schedulers that end with theirs.
+    Misses: a new optimizer of another class, or with other parameters.
+    Why: the log prints a rate that falls, and the steps are made with one that never does.
+    Source: Lightning-AI/pytorch-lightning issue 8720, of schedules where layers are thawed.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "former optimizer" and probe.measured >= _FEW_TURNS:
+            yield Finding(
+                f"a scheduler of `{trace.subject}` drives an optimizer that steps no more",
+                probe.label,
+                integer(int(probe.measured), "advances")
+                + f" of {probe.reference:.0f} since another optimizer makes the steps",
+                integer(0, "advances") + ", or a scheduler of the new optimizer",
+                why="the rate of the new one stays as it was made: make its scheduler where it is"
+                " made",
+                event=probe,
+            )
+
+
 def _advanced_early(trace: Trace[Event], course: Course, scheduler: Scheduler) -> Finding:
     """Return the finding of a scheduler that is advanced at the wrong place."""
     step = course.every[0]

@@ -28,7 +28,7 @@ _ENOUGH = 100  # steps: a run of fewer, as one that only tries a script out, may
 
 @invariant(
     "loop",
-    evidence=has_answer("other rates", "no loss function of torch was called in an early step"),
+    evidence=has_answer("other rates", "no optimizer alone took early steps on a loss of torch"),
 )
 def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -159,6 +159,8 @@ class FirstSteps(Watcher):
             self._tell("void", reason=why)
             return
         self._told += rounds[0].told
+        if words["is_late"]:
+            self._tell("given up", reason=f"{STEPS} steps would take too long")
 
     def _stop(self) -> None:
         """End the deputy."""

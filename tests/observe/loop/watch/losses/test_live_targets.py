@@ -67,6 +67,25 @@ CONSTANT = {
 }
 
 
+class Squeezed(nn.Module):
+    """A model that returns one number for each row: its last operation is a squeeze."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Return what states are worth."""
+        return self.layer(states).squeeze(-1)
+
+
+@pytest.mark.parametrize("written", [F.mse_loss, lambda a, b: (a - b).pow(2).mean()])
+def test_a_model_whose_output_is_squeezed(written) -> None:
+    """It ends where the model does."""
+    model = Squeezed()
+    assert looks(lambda _, __, s, n: written(model(s), paid() + 0.9 * model(n))) == [3.0, 3.0]
+
+
 @pytest.mark.parametrize("written", LIVE)
 def test_targets_that_learn(written: str) -> None:
     """However the distance is written, and whichever side comes first."""

@@ -5,10 +5,11 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LOGITS, LossCalls
 from trainguard.observe.tools.arrays import array_of
 
 _WIDEST = 2**16  # classes
+_WEIGHED = 256  # classes whose weights are told
 
 
 def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
@@ -51,3 +52,28 @@ def lose_rates(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> tor
     lost: torch.Tensor = (1 - smooth) * (came * costs).sum(1) + smooth * samples * costs.mean(1)
     divisor = {"mean": (came * weights).sum(1), "none": samples}.get(tally.reduction, 1)
     return lost.div(divisor)
+
+
+def class_weights(
+    calls: LossCalls, average: torch.Tensor | None, rows: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """
+    Return the weights that a loss was given for classes, and how often the classes came.
+
+    average: half more than that for each class; for single probabilities, their mean over rows, of
+    which several have how often they came for each time that they did not, times the rows.
+    """
+    single = calls.function == LOGITS
+    weights = (calls.options or {}).get("pos_weight" if single else "weight")
+    if weights is None or average is None or weights.numel() > _WEIGHED:
+        return (), ()
+    if single and weights.numel() == 1:
+        rate = float(average.mean())
+        return (1.0, float(weights)), ((1 - rate) * rows, rate * rows)
+    if weights.dim() != 1 or average.shape != weights.shape:
+        return (), ()
+    if single:
+        odds = average / (1 - average).clamp_min(1 / max(rows, 1))
+        return tuple(weights.tolist()), tuple((odds * rows).tolist())
+    known = calls.function in CROSS_ENTROPIES
+    return (tuple(weights.tolist()), tuple((average - 0.5).tolist())) if known else ((), ())

@@ -27,6 +27,7 @@ from trainguard.observe.loop.watch.evaluations.evaluation_metrics import Evaluat
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.class_counts import (
     are_classes,
+    class_weights,
     count_classes,
     lose_rates,
 )
@@ -34,7 +35,6 @@ from trainguard.observe.loop.watch.losses.loss_calls import (
     CROSS_ENTROPIES,
     LOGITS,
     LossCalls,
-    class_weights,
 )
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches

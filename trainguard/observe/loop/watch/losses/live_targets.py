@@ -74,12 +74,17 @@ def _difference(node: Node) -> Iterator[SumPart]:
     edges, kind = node.next_functions, kind_of(node)
     if kind in _DISTANCES:
         for edge, sign in zip(edges[:2], (1.0, -1.0), strict=False):
-            yield from affine_parts(edge, sign) if edge[0] is not None else ()
+            yield from affine_parts(edge, sign, _is_output) if edge[0] is not None else ()
         return
     square = kind == "PowBackward" and autograd_graph.saved(node, "exponent") == 2
     square |= kind == "MulBackward" and edges[:1] == edges[1:]
     if (square or kind == "AbsBackward") and edges[0][0] is not None:
-        yield from affine_parts(edges[0])
+        yield from affine_parts(edges[0], ends=_is_output)
+
+
+def _is_output(node: Node) -> bool:
+    """Say whether a module returned what a node made: its last operation may be a squeeze."""
+    return pass_of(node) is not None
 
 
 def _pass_behind(node: Node) -> Pass | None:

@@ -54,7 +54,6 @@ _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
 _TABLE, _OF_ROWS = 2, 0.5  # dimensions of samples and classes; rows that mark several of these
-_WEIGHED = 256  # classes whose weights are told
 MOST_TURNS = 8
 Token = tuple["LossCalls", int]
 
@@ -281,26 +280,6 @@ class LossCalls:
     def _scale(self, found: int) -> int:
         """Return all calls where all that were looked at had it, else those that were found."""
         return self.calls if self.checked and found == self.checked else found
-
-
-def class_weights(
-    calls: LossCalls, average: torch.Tensor | None, rows: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """
-    Return the weights that a loss was given for classes, and how often the classes came.
-
-    average: half more than that for each class; for single probabilities, their mean over rows.
-    """
-    single = calls.function == LOGITS
-    weights = (calls.options or {}).get("pos_weight" if single else "weight")
-    if weights is None or average is None or weights.numel() > (1 if single else _WEIGHED):
-        return (), ()
-    if single:
-        rate = float(average.mean())
-        return (1.0, float(weights)), ((1 - rate) * rows, rate * rows)
-    if calls.function not in CROSS_ENTROPIES or average.shape != weights.shape:
-        return (), ()
-    return tuple(weights.tolist()), tuple(count - 0.5 for count in average.tolist())
 
 
 def sampled_rows(scores: torch.Tensor, dimension: int) -> torch.Tensor:

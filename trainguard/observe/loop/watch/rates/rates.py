@@ -38,7 +38,7 @@ _METRICS = 256  # of one scheduler
 
 
 @dataclass(slots=True)
-class _SchedulerHistory:
+class SchedulerHistory:
     """
     One scheduler: how often it was advanced, and how often before its optimizer's first step.
 
@@ -90,7 +90,7 @@ class Rates(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._seen: dict[int, _SchedulerHistory] = {}
+        self._seen: dict[int, SchedulerHistory] = {}
         self._advances = 0  # of all schedulers
         self._depth = 0  # above zero inside a constructor or another scheduler
         self._last: dict[int, tuple[Window, float, float]] = {}  # the rate in force, and the base
@@ -102,6 +102,10 @@ class Rates(Watcher):
             self._listen(kind)
             if "__init__" in vars(kind):  # not all of torch's own call the one they inherit
                 patches.replace(kind, "__init__", self._wrap_init)
+
+    def histories(self) -> list[SchedulerHistory]:
+        """Return what is known of all schedulers."""
+        return list(self._seen.values())
 
     def schedulers(self, optimizer: Optimizer) -> list[Any]:
         """Return the schedulers of an optimizer that are alive."""
@@ -147,14 +151,14 @@ class Rates(Watcher):
             if isinstance(rate, float) and 0 < rate < base:
                 yield make_probe("base rate", rate, base, label=window.name)
 
-    def _judge_floor(self, seen: _SchedulerHistory) -> Iterable[Event]:
+    def _judge_floor(self, seen: SchedulerHistory) -> Iterable[Event]:
         """Yield the rate that a schedule anneals to, where it begins with a lower one."""
         if seen.floor is not None and seen.calls:
             self.looked.add("high floor")
             if seen.floor[0] > seen.floor[1]:
                 yield make_probe("high floor", *seen.floor, label=seen.name, source=seen.source)
 
-    def _judge_places(self, seen: _SchedulerHistory) -> Iterable[Event]:
+    def _judge_places(self, seen: SchedulerHistory) -> Iterable[Event]:
         """Yield what a scheduler was told for an epoch, where it goes back, and is not whole."""
         self.looked |= {"told epochs"} if seen.places else set()
         back = sum(later < one for one, later in pairwise(seen.places))
@@ -219,12 +223,12 @@ class Rates(Watcher):
         return wrapper
 
     @shielded
-    def _know(self, scheduler: Any) -> _SchedulerHistory:
+    def _know(self, scheduler: Any) -> SchedulerHistory:
         """Return what is known of a scheduler; it is met when made, or when first advanced."""
         seen = self._seen.get(id(scheduler))
         if seen is None or seen.scheduler() is not scheduler:
             optimizer = getattr(scheduler, "optimizer", None)
-            seen = self._seen[id(scheduler)] = _SchedulerHistory(
+            seen = self._seen[id(scheduler)] = SchedulerHistory(
                 type(scheduler).__name__,
                 weakref.ref(scheduler),
                 self._window_of(optimizer),
@@ -243,14 +247,14 @@ class Rates(Watcher):
         inner = getattr(optimizer, "optimizer", optimizer)
         return self.recorder.window_of(inner) if isinstance(inner, Optimizer) else None
 
-    def _take_place(self, seen: _SchedulerHistory, place: Any, frame: FrameType) -> None:
+    def _take_place(self, seen: SchedulerHistory, place: Any, frame: FrameType) -> None:
         """Take down at which epoch a scheduler is told to be, and what the line calls that."""
         value = number_of(place)
         if isinstance(value, float | int) and len(seen.places) < _METRICS:
             seen.expression = seen.expression or told_expression(frame)
             seen.places.append(float(value))
 
-    def _take_metric(self, seen: _SchedulerHistory, metric: Any, frame: FrameType) -> None:
+    def _take_metric(self, seen: SchedulerHistory, metric: Any, frame: FrameType) -> None:
         """Take down what a scheduler is told, and what the line that tells it calls that."""
         if not seen.metrics:
             seen.mode, seen.expression = (
@@ -272,7 +276,7 @@ class Rates(Watcher):
         elif args and type(scheduler).__module__ == LRScheduler.__module__:
             self._take_place(seen, args[0], frame)  # the epoch, as its only argument means
 
-    def _count(self, scheduler: Any) -> _SchedulerHistory:
+    def _count(self, scheduler: Any) -> SchedulerHistory:
         """Count an advance, for the scheduler and for those that it is made of."""
         seen = self._know(scheduler)
         if seen.window is not None:
