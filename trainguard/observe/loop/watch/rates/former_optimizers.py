@@ -11,7 +11,7 @@ from trainguard.observe.loop.window import Window
 _MOST = 16  # optimizers that are looked at
 
 
-class _Follower(NamedTuple):
+class _TakenPlace(NamedTuple):
     """
     A scheduler whose optimizer was followed by another one, which has all its parameters.
 
@@ -39,7 +39,7 @@ class FormerOptimizers(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._met: set[int] = set()
-        self._found: list[_Follower] = []
+        self._found: list[_TakenPlace] = []
 
     def before_step(self, window: Window) -> Columns:
         """See at the first of its steps that is watched whose place an optimizer takes."""
@@ -53,7 +53,7 @@ class FormerOptimizers(Watcher):
                 continue
             held = {id(parameter) for parameter in former.parameters}
             if held and held <= own and _kind(former) is _kind(window):
-                self._found.append(_Follower(seen, seen.calls, former, former.index, window))
+                self._found.append(_TakenPlace(seen, seen.calls, former, former.index, window))
         return {}
 
     def finish(self) -> Iterable[Event]:
