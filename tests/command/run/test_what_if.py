@@ -94,9 +94,8 @@ def test_a_run_in_which_all_is_given_up(folder) -> None:
     folder.trains(before=HOOK.format(act=act), after="print('the end')", steps=40)
     run = folder.run("-v", "train.py")
     assert "the end" in run.stdout
-    assert {row.partition(": ")[2] for row in what_if(run.stdout)} == {
-        "given up: it ended without an answer"
-    }
+    asked = [row for row in what_if(run.stdout) if "other rates" not in row]  # the run answers that
+    assert {row.partition(": ")[2] for row in asked} == {"given up: it ended without an answer"}
     _, _, unjudged = " ".join(run.stdout.split()).partition("no step could be asked: ")
     assert unjudged.startswith("it ended without an answer: inputs_matter, ")
 
