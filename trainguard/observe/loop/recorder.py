@@ -111,7 +111,7 @@ class Recorder:
         self.store = EventStore(self.faults, self.reads, self.keep)
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
-        self._began, self._ended = 0.0, "finished"
+        self._began, self.ended = 0.0, "finished"
 
     def __enter__(self) -> "Recorder":
         """Install every hook and patch."""
@@ -137,7 +137,7 @@ class Recorder:
         self.thread.end()
         seconds = perf_counter() - self._began
         stopped = isinstance(error, Stopped)
-        self._ended = "finished" if kind is None else "stopped" if stopped else "failed"
+        self.ended = "finished" if kind is None else "stopped" if stopped else "failed"
         try:
             self.limit = None  # the last step may turn out only now to have been one, by hand
             self.hand.look(ends=True)
@@ -383,7 +383,7 @@ class Recorder:
             "steps": self.steps,
             "optimizers": tuple(w.name for w in windows if w.index and w.name),
             "seconds": seconds,
-            "ended": self._ended,
+            "ended": self.ended,
             "probe": self.probe,
             "looked": tuple(sorted(set[str]().union(*(w.looked for w in self.watchers)))),
             **self.watcher(Conditions).seen,

@@ -127,8 +127,9 @@ def _name_recorded(recorder: Any) -> str:
 def end_recording(recorder: Any, place: str) -> None:
     """Write the trace from another thread: the training waits in a call that may never end."""
     standing = ", in ".join(filter(None, (place, _name_recorded(recorder))))
-    recorder._ended = "stopped"  # noqa: SLF001 the recorder itself has no room for what is so rare
+    recorder.ended = "stopped"
     recorder.patches.undo()
+    # The recorder itself has no room for what is so rare.
     recorder._write(perf_counter() - recorder._began)  # noqa: SLF001
     recorder.trace = stand_at(recorder.trace, standing, waits=True)
 

@@ -134,6 +134,32 @@ def test_a_script_that_waits_for_its_children() -> None:
     assert "faults" not in trace.conditions
 
 
+def test_a_run_that_is_interrupted(woken) -> None:
+    """Nobody waits for it then."""
+
+    def interrupt(step) -> None:
+        """Raise what Ctrl-C does."""
+        if step == 30:
+            raise KeyboardInterrupt
+
+    before = children()
+    with pytest.raises(KeyboardInterrupt):
+        train(after=interrupt)
+    assert (woken, children() <= before) == ([], True)
+
+
+def test_steps_without_a_backward(woken) -> None:
+    """There is nothing to hold against anything."""
+    with Recorder("x") as recorder:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(20):
+            net(torch.ones(2, 6))
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    assert woken == []
+
+
 def test_a_script_with_threads() -> None:
     """It is told why nothing can be asked."""
     stop = threading.Event()

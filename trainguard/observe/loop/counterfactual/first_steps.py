@@ -38,9 +38,7 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _MOST = 8.0  # seconds of the processor that it may take: six courses of sixty steps of small models
-_WAIT = (
-    16.0  # seconds by the clock that a run which has learned little waits for it, once it is over
-)
+_WAIT = 16.0  # seconds by the clock that a run waits for it, once it is over
 
 
 class FirstSteps(Watcher):
@@ -127,7 +125,7 @@ class FirstSteps(Watcher):
         losses = self._losses
         if not windows or by_hand or is_climbed(windows):
             self._stop()
-        elif len(losses) < FEWEST and math.isfinite(losses[-1]):
+        elif len(losses) < FEWEST and all(map(math.isfinite, losses)):
             self._stop()
             self._tell("void", reason="too few steps were made")
         elif min(losses) >= 0 and has_halved(losses):
@@ -138,6 +136,8 @@ class FirstSteps(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was answered."""
+        if self.recorder.ended == "failed":  # whoever interrupts a run does not wait for it
+            self._stop()
         if not self._is_decided:
             self._decide()
         deputy, self._deputy = self._deputy, None
