@@ -26,7 +26,8 @@ class BaselineFit(Event):
     alike: calls in a row at the end of the run in which all samples got the same output, though
         neither their inputs nor their targets were the same. blank: the same of their inputs.
     weights, counts: the weight that the loss gives to each class, and how often each came; of a
-        pos_weight, one and that, for negatives and positives. Empty where there are none, or many.
+        pos_weight, one and that, for negatives and positives; of one for each of several tags, the
+        odds of each, times the rows. Empty where there are none, or many.
     classes: how many there are, where a parameter of the model has as many rows or columns, so that
         they are classes and no places in a batch; else 0. single: the class of all targets; -1
         where there are several.

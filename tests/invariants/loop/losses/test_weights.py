@@ -52,7 +52,9 @@ def test_weights_of_several_tags(power, found, judged, steps) -> None:
     )
     findings = judged("class_weights_fit_the_classes", [*steps(20), fit])
     assert len(findings) == found
-    assert all(f.measured.endswith("for class 0, which comes most of all") for f in findings)
+    assert all(
+        "class 0, whose odds are 5 times those of the rarest" in f.measured for f in findings
+    )
 
 
 def averaged(measured: float, label: str = "", probe: str = "averaged") -> Probe:

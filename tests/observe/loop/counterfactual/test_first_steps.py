@@ -148,6 +148,20 @@ def test_a_run_that_is_interrupted(woken) -> None:
     assert (woken, children() <= before) == ([], True)
 
 
+def test_a_script_that_fails_in_a_child() -> None:
+    """That is no loss without bounds: it is given up."""
+    owner = os.getpid()
+
+    def fail(step) -> None:
+        """Raise where a child goes on."""
+        if step == 20 and os.getpid() != owner:
+            raise RuntimeError("no such queue")
+
+    ((event,), trace) = train(after=fail)
+    assert (event.outcome, event.reason) == ("given up", "RuntimeError: no such queue")
+    assert "faults" not in trace.conditions
+
+
 def test_steps_without_a_backward(woken) -> None:
     """There is nothing to hold against anything."""
     with Recorder("x") as recorder:

@@ -173,6 +173,31 @@ def test_rates_are_put_back_after_each_step(factor, request) -> None:
         schedule.step()
 
 
+class Outer(torch.optim.SGD):
+    """An optimizer whose step is that of another one with the same groups."""
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner.param_groups, lr=0.1)
+        self.param_groups, self.inner = inner.param_groups, inner
+
+    def step(self, closure=None):
+        """Make the other one's."""
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_that_steps_another_one(request) -> None:
+    """The rate is multiplied once, and is put back."""
+    net = nn.Linear(2, 1)
+    optimizer = Outer(torch.optim.SGD(net.parameters(), lr=0.1))
+    handles = MultipliedRates(10.0).install()
+    request.addfinalizer(lambda: [handle.remove() for handle in handles])
+    before = net.bias.detach().clone()
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert float(before - net.bias.detach()) == pytest.approx(1.0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
 @pytest.mark.parametrize(
     ("losses", "halved"),
     [([2.0, 1.1], False), ([2.0, 1.9, 0.9], True), ([1, 9], False), ([1, math.inf], False)],

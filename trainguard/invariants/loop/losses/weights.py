@@ -81,7 +81,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
     share = fit.counts[largest] / sum(fit.counts)
     is_round = all(round(weight, 1) == round(weight, 4) for weight in fit.weights)
     single = fit.function == "binary_cross_entropy_with_logits"
-    several = single and len(fit.weights) > 2
+    several, odds = single and len(fit.weights) > 2, fit.counts[largest] / min(fit.counts)
     return Finding(
         f"the weights of classes of `{trace.subject}` are {order}"
         if order == "in another order"
@@ -89,8 +89,11 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
         f"{fit.function}, whose rarest class is {rarest}",
         "weight "
         + number(fit.weights[largest])
-        + f" for class {largest}, which "
-        + ("comes most of all" if several else f"{share:.0%} of the targets are"),
+        + (
+            f" for class {largest}, whose odds are {number(odds, 'times')} those of the rarest"
+            if several
+            else f" for class {largest}, which {share:.0%} of the targets are"
+        ),
         "the largest weight for the rarest class",
         why="pos_weight is the number of negatives over that of positives"
         if single

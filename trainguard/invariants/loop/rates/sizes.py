@@ -20,7 +20,8 @@ from trainguard.invariants.loop.wording import count, courses, events, in_line
 _LOW, _HIGH = (0.01, 0.1), (10.0, 100.0)  # times the run's own rate
 # Of the loss without any step, by which another rate lowers it: a fifth is more than what batches
 # differ by, and 112 healthy trainings come further than half of what a lower rate gains. Of what a
-# higher one gains they come to a quarter at least, and to a tenth at a hundredth of their rate.
+# higher one gains the 75 with something to gain come to 0.28 at least; one came to a tenth at a
+# hundredth of its rate.
 _FAR, _HALF = 0.2, 0.5
 _MOST, _LITTLE = 0.3, 0.15
 _ENOUGH = 100  # steps: a run of fewer, as one that only tries a script out, may have to go on

@@ -128,7 +128,10 @@ class FirstSteps(Watcher):
         elif len(losses) < FEWEST and all(map(math.isfinite, losses)):
             self._stop()
             self._tell("void", reason="too few steps were made")
-        elif min(losses) >= 0 and has_halved(losses):
+        elif min(losses) < 0:
+            self._stop()
+            self._tell("void", reason="a loss is below zero")
+        elif has_halved(losses):
             self._stop()
             self._tell("answered", measured=mean_end(losses), reference=losses[0])
         else:

@@ -173,7 +173,7 @@ class _CourseWitness(Witness):
 
     def _report(self, *more: float) -> NoReturn:
         """End with what was seen."""
-        self.way_out.report(losses=[*self._losses, *more], given=self._given, rate=self._rate)
+        self.way_out.report(losses=[*self._losses, *more], given=self._given)
 
 
 def has_halved(losses: Sequence[float]) -> bool:

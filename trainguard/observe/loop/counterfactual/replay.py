@@ -138,12 +138,12 @@ class MultipliedRates:
     """
     Multiplies the rates that steps are made with, and puts them back after each.
 
-    A scheduler may go on from the rate that it finds.
+    A scheduler may go on from the rate that it finds, and an optimizer may step another one inside.
     """
 
     def __init__(self, factor: float) -> None:
         self._factor = factor
-        self._own: list[Any] = []
+        self._own: dict[int, Any] = {}  # by group, while it is multiplied
 
     def install(self) -> list[RemovableHandle]:
         """Be told of all steps from now on; return what ends that."""
@@ -151,17 +151,17 @@ class MultipliedRates:
         return [before, register_optimizer_step_post_hook(self._put_back)]
 
     def _multiply(self, optimizer: Optimizer, *_: Any) -> None:
-        """Multiply the rates of all groups."""
-        self._own = [group.get("lr") for group in optimizer.param_groups]
-        for group, rate in zip(optimizer.param_groups, self._own, strict=True):
-            if rate is not None:
-                group["lr"] = rate * self._factor
+        """Multiply the rates of all groups, but for those that are multiplied already."""
+        for group in optimizer.param_groups:
+            if "lr" in group and id(group) not in self._own:
+                self._own[id(group)] = group["lr"]
+                group["lr"] = group["lr"] * self._factor
 
     def _put_back(self, optimizer: Optimizer, *_: Any) -> None:
         """Put them back."""
-        for group, rate in zip(optimizer.param_groups, self._own, strict=True):
-            if rate is not None:
-                group["lr"] = rate
+        for group in optimizer.param_groups:
+            if id(group) in self._own:
+                group["lr"] = self._own.pop(id(group))
 
 
 class LossesWitness(Witness):
