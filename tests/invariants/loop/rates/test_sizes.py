@@ -4,6 +4,7 @@ from math import inf
 
 import pytest
 
+from trainguard.core.finding import Rank
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Term
 from trainguard.events.origin import Origin
@@ -57,7 +58,7 @@ def test_a_rate_that_is_too_low(judged, ranks, steps) -> None:
     assert finding.why.endswith("is too low, or its epsilon, 0.1, too high (train.py:9)")
     cut = [*run, tried(0.99, 1.0, 1.0, 0.9, 0.3)]
     assert ranks(JUDGE, cut, {"ended": "stopped"}) == ["note"]
-    assert ranks(JUDGE, [*run[:99], tried(0.99, 1.0, 1.0, 0.9, 0.3)]) == []
+    assert ranks(JUDGE, [*run[:99], tried(0.99, 1.0, 1.0, 0.9, 0.3)]) == ["note"]
     small = Probe(probe="epsilon", measured=0.1, reference=1e-8, label="SGD")
     (finding,) = judged(JUDGE, [*run, small, tried(0.99, 1.0, 1.0, 0.9, 0.3)])
     assert finding.why.endswith("is too low")
@@ -92,3 +93,33 @@ def test_a_run_that_diverges(ranks, steps) -> None:
     """It is judged by the steps that were tried."""
     run = steps(80, loss=inf, rates=(3.0,))
     assert ranks(JUDGE, [*run, tried(inf, 0.9, 0.2, inf, inf)]) == ["broken"]
+
+
+EPSILON = Probe(
+    probe="epsilon", measured=1.0, reference=0.1, label="AdamW", source="/home/me/train.py:9"
+)
+
+
+def test_an_epsilon_without_which_far_more_is_learned(judged, ranks, steps) -> None:
+    """It fails, and the rate is not blamed."""
+    run = [*steps(20, loss=0.97), EPSILON, tried(0.99, 1.0, 1.0, 0.9, 0.3, 0.25)]
+    (finding,) = judged("epsilon_is_small", run)
+    assert finding.rank == Rank.BROKEN
+    assert finding.at == "AdamW, epsilon 0.1"
+    assert finding.measured == (
+        "100 % of the elements are below it at least, in each look; after 60 steps the loss is"
+        " 0.99, and without any step 1"
+    )
+    assert finding.allowed == "at most 75 %; 0.25 with an epsilon of 1e-08 in the same steps"
+    assert ranks(JUDGE, run) == []
+
+
+@pytest.mark.parametrize(
+    "others",
+    [(), (1.0, 1.0, 0.9, 0.3), (1.0, 1.0, 0.9, 0.3, 0.81), (1.0, 1.0, 0.9, 0.3, inf)],
+    ids=["halved", "small", "little to gain", "too high for it"],
+)
+def test_an_epsilon_that_costs_little(others, ranks, steps) -> None:
+    """It may have been chosen, with a rate that suits."""
+    run = [*steps(20, loss=0.97), EPSILON, tried(0.99, *others)]
+    assert ranks("epsilon_is_small", run) == ["note"]

@@ -22,12 +22,18 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_questions", lambda _: [])
 
 
-def train(rate, *, steps=64, loss_of=F.mse_loss, targets_of=None, schedule=None, net=None):
+def train(
+    rate, *, steps=64, loss_of=F.mse_loss, targets_of=None, schedule=None, net=None, epsilon=None
+):
     """Make steps at a rate; return the losses."""
     torch.manual_seed(0)
     points = torch.randn(8, 16, 6)
     net = net or nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    optimizer = (
+        torch.optim.SGD(net.parameters(), lr=rate)
+        if epsilon is None
+        else torch.optim.Adam(net.parameters(), lr=rate, eps=epsilon)
+    )
     scheduler = schedule(optimizer) if schedule else None
     targets_of = targets_of or (lambda batch, _: batch.sum(1, keepdim=True).sin())
     losses = []
@@ -74,6 +80,15 @@ def test_the_courses_are_those_that_a_training_would_take(rate, schedule) -> Non
     assert (event.outcome, event.step, event.label) == ("answered", 0, "60 steps")
     assert (event.measured, event.reference) == (last(own), last(still))
     assert event.numbers == (60, *map(last, others))
+
+
+def test_a_large_epsilon_is_brought_down() -> None:
+    """The last number is what a training with that of torch comes to, at the run's own rate."""
+    (event,) = ask(1e-3, epsilon=0.1)
+    rates = (train(1e-3 * times, epsilon=0.1) for times in (0.01, 0.1, 10, 100))
+    assert event.numbers == (60, *map(last, rates), last(train(1e-3, epsilon=1e-8)))
+    (event,) = ask(1e-3, epsilon=1e-6)
+    assert len(event.numbers) == 5
 
 
 def test_what_learns_is_asked_no_further() -> None:

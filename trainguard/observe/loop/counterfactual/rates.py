@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
@@ -25,6 +30,7 @@ STEPS = 60  # that each child makes
 FEWEST = 12  # that are held against each other, where the training ends before
 _RATES = (0.0, 0.01, 0.1, 10.0, 100.0)
 _DIVERGED = 2.0  # times the first loss: what a script may refuse to go on with
+_EPSILON, _LARGE = 1e-8, 1e-4  # that of torch's optimizers, and one that somebody has chosen
 _LEARNED = 0.5  # of the loss: whoever has lost so much of it could not have learned far more
 
 
@@ -32,13 +38,16 @@ class OtherRates(Question):
     """
     The training goes on as it is, then without learning, and at rates far below and above its own.
 
+    Where an optimizer has an epsilon of more than 1e-4, it then goes on at its own rate with 1e-8.
+
     All of them are given the same batches, so that what they lose can be held against each other.
     measured: the loss of the last fifth of the steps; reference: what it would be without any
     step; numbers: how many steps were made, and the loss at a hundredth of the rate, a tenth, ten
-    and a hundred times it. Where the run's own steps take half of the first loss away, or more,
-    that is the reference, and there are no numbers. Void where what is learned follows from what
-    was learned (targets of a network, a discriminator's inputs), where a loss is below zero, or
-    where no loss function of torch was called.
+    and a hundred times it, and with a smaller epsilon where that was tried. Where the run's own
+    steps take half of the first loss away, or more, that is the reference, and there are no
+    numbers. Void where what is learned follows from what was learned (targets of a network, a
+    discriminator's inputs), where a loss is below zero, or where no loss function of torch was
+    called.
     """
 
     name = "other rates"
@@ -46,8 +55,9 @@ class OtherRates(Question):
     asks = 1
     needs_follow_ups = True
 
-    def __init__(self, rate: float = 1.0) -> None:
+    def __init__(self, rate: float = 1.0, epsilon: float | None = None) -> None:
         self.rate = rate  # times the run's own
+        self.epsilon = epsilon  # in place of a larger one
         self._reports: list[Report] = []
 
     def fits(self, call: ModuleCall) -> str:
@@ -59,9 +69,11 @@ class OtherRates(Question):
         return bool(plain["given"])
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
-        """Multiply the rates of all optimizers."""
+        """Multiply the rates of all optimizers, or bring their epsilons down."""
         if self.rate != 1.0:
             MultipliedRates(self.rate).install()
+        if self.epsilon is not None:
+            register_optimizer_step_pre_hook(partial(_lower_epsilons, self.epsilon))
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that takes down the losses of all steps."""
@@ -80,7 +92,11 @@ class OtherRates(Question):
     def follow_ups(self, contrast: Contrast) -> "list[OtherRates]":
         """Try other rates, where the loss is not halved."""
         halved = contrast.measured <= _LEARNED * contrast.reference
-        return [] if contrast.void or halved else [OtherRates(rate) for rate in _RATES]
+        if contrast.void or halved:
+            return []
+        rates = [OtherRates(rate) for rate in _RATES]
+        is_large = self._reports[0]["epsilon"] > _LARGE
+        return [*rates, OtherRates(epsilon=_EPSILON)] if is_large else rates
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
@@ -125,6 +141,7 @@ class _CourseWitness(Witness):
         self._passes: list[float] = []  # the losses of this step's backward passes
         self._marks: list[int] = []  # fingerprints of what this step was given
         self._begun = self._latest = math.nan  # what loss functions returned
+        self._epsilon = 0.0  # the largest one
         register_optimizer_step_post_hook(self._on_step)
 
     def leave(self, error: BaseException | None) -> NoReturn:
@@ -159,9 +176,10 @@ class _CourseWitness(Witness):
     def after_backward(self, loss: torch.Tensor) -> None:
         """Go on."""
 
-    def _on_step(self, *_: Any) -> None:
+    def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Begin the next step, or report."""
         self.recorder.patches.watching = True
+        self._epsilon = max(self._epsilon, *_epsilons(optimizer))
         if not self._passes:
             return
         loss = sum(self._passes)
@@ -173,7 +191,20 @@ class _CourseWitness(Witness):
 
     def _report(self, *more: float) -> NoReturn:
         """End with what was seen."""
-        self.way_out.report(losses=[*self._losses, *more], given=self._given)
+        losses = [*self._losses, *more]
+        self.way_out.report(losses=losses, given=self._given, epsilon=self._epsilon)
+
+
+def _epsilons(optimizer: Optimizer) -> list[float]:
+    """Return the epsilons of all groups; zeros where an optimizer has none."""
+    return [float(group.get("eps", 0.0)) for group in optimizer.param_groups]
+
+
+def _lower_epsilons(epsilon: float, optimizer: Optimizer, *_: Any) -> None:
+    """Let no group have a larger epsilon."""
+    for group in optimizer.param_groups:
+        if "eps" in group:
+            group["eps"] = min(group["eps"], epsilon)
 
 
 def has_halved(losses: Sequence[float]) -> bool:
