@@ -246,3 +246,31 @@ def test_products_of_two_zeros(steps, expected, ranks) -> None:
     """In eight steps or more: before that a stage of warming up may go on."""
     probe = Probe(probe="zero factors", measured=2.0, reference=float(steps), label="net.down")
     assert ranks("low_rank_products_can_learn", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("behind", "told", "expected"),
+    [
+        (LAYERS[:3], {"drawn": True}, "broken"),
+        (LAYERS[:2], {"drawn": True}, "note"),
+        (LAYERS[:3], {}, "note"),
+        (LAYERS[:3], {"drawn": True, "loaded": True}, "note"),
+        (LAYERS[:3], {"drawn": True, "own": True}, "note"),
+    ],
+    ids=["new", "two behind", "other numbers", "loaded", "own"],
+)
+def test_a_table_in_front_of_what_is_held(behind, told, expected, ranks, steps) -> None:
+    """What torch has just drawn was forgotten; what was made elsewhere may be frozen so."""
+    table = one("Net.words.weight", **{**LEFT_OUT, "elements": 4096}, **told)
+    assert ranks(HOLDS, [*steps(20), table, *model(*behind)]) == [expected]
+
+
+def test_a_layer_in_front_of_what_is_held(ranks, steps) -> None:
+    """With a bias it is no table, and two of them are no single one."""
+    new = one("Net.stem.weight", **LEFT_OUT, drawn=True)
+    bias = one("Net.stem.bias", **LEFT_OUT, dimensions=1, elements=1)
+    other = one("Net.types.weight", **LEFT_OUT, drawn=True)
+    for front in ([new, bias], [new, other]):
+        assert ranks(HOLDS, [*steps(20), *front, *model(*LAYERS[:3])]) == ["note"]
+    held = one("Net.stem.bias", dimensions=1, elements=1)
+    assert ranks(HOLDS, [*steps(20), new, held, *model(*LAYERS[:3])]) == ["note"]

@@ -23,7 +23,15 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(
-    rate, *, steps=64, loss_of=F.mse_loss, targets_of=None, schedule=None, net=None, epsilon=None
+    rate,
+    *,
+    steps=64,
+    loss_of=F.mse_loss,
+    targets_of=None,
+    schedule=None,
+    net=None,
+    epsilon=None,
+    looks=lambda net, batch: None,
 ):
     """Make steps at a rate; return the losses."""
     torch.manual_seed(0)
@@ -39,6 +47,7 @@ def train(
     losses = []
     for step in range(steps):
         batch = points[step % 8]
+        looks(net, batch)
         optimizer.zero_grad()
         loss = loss_of(net(batch), targets_of(batch, net))
         loss.backward()
@@ -116,9 +125,94 @@ def test_when_nobody_can_tell(options, reason) -> None:
     assert (event.outcome, event.reason) == ("void", reason)
 
 
-def test_it_is_not_asked_without_a_loss_function_of_torch() -> None:
-    """Whatever somebody makes of numbers may have no floor."""
-    assert ask(1e-3, loss_of=lambda s, w: (s - w).square().mean()) == []
+def by_hand(scores, wanted):
+    """Return a loss that no function of torch has made."""
+    return (scores - wanted).square().mean()
+
+
+def evaluate(net, batch):
+    """Look at a model in evaluation mode."""
+    net.eval()
+    with torch.no_grad():
+        net(batch[:2])
+    net.train()
+
+
+@pytest.mark.parametrize("options", [{}, {"looks": evaluate}], ids=["alone", "evaluated"])
+def test_a_loss_by_hand(options) -> None:
+    """It has the same numbers."""
+    (event,) = ask(1e-4, loss_of=by_hand, **options)
+    rates = (train(1e-4 * times, loss_of=by_hand) for times in (0.01, 0.1, 10, 100))
+    assert event.numbers == (60, *map(last, rates))
+
+
+def cut_off(batch, net):
+    """Return targets that a model makes itself, cut off the graph."""
+    return net(batch).detach() + batch.mean()
+
+
+def without_gradients(batch, net):
+    """Return targets of a model that makes them without gradients."""
+    with torch.no_grad():
+        return net(batch) + batch.mean()
+
+
+def drawn(batch, net):
+    """Return targets that are drawn by what a model says."""
+    return torch.normal(net(batch), 1.0)
+
+
+def weighed(scores, wanted):
+    """Return a loss with weights that are made of what was learned."""
+    with torch.no_grad():
+        weights = (scores - wanted).abs()
+    return (weights * (scores - wanted)).square().mean()
+
+
+@torch.no_grad()
+def weights_of(scores, wanted):
+    """Return weights."""
+    return (scores - wanted).abs()
+
+
+def weighed_elsewhere(scores, wanted):
+    """Return a loss with weights of a function that needs no gradients."""
+    return (weights_of(scores, wanted) * (scores - wanted)).square().mean()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"targets_of": each} for each in (cut_off, without_gradients, drawn)),
+        *({"loss_of": each} for each in (weighed, weighed_elsewhere)),
+    ],
+    ids=["cut off", "without gradients", "drawn", "weighed", "weighed elsewhere"],
+)
+def test_a_loss_by_hand_with_targets_that_follow(options) -> None:
+    """Other steps would learn something else; nobody tells where no function of torch does."""
+    (event,) = ask(1e-4, **{"loss_of": by_hand, **options})
+    assert (event.outcome, event.reason) == ("void", "with other steps something else is learned")
+
+
+def test_several_evaluations_of_a_step() -> None:
+    """A step that needs another number of them learns from something else."""
+    with Recorder("x") as recorder:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer = torch.optim.LBFGS(net.parameters(), lr=1e-4, line_search_fn="strong_wolfe")
+        points = torch.randn(16, 6)
+
+        def closure():
+            """Return the loss."""
+            optimizer.zero_grad()
+            loss = (net(points) - points.sum(1, keepdim=True).sin()).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(14):
+            optimizer.step(closure)
+    asked = [e for e in recorder.trace if isinstance(e, WhatIf) and e.question == "other rates"]
+    assert all(not event.numbers for event in asked)
 
 
 def test_it_is_not_asked_where_a_loss_is_raised() -> None:

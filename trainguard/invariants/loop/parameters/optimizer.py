@@ -43,7 +43,8 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
         two single numbers or more beside its layers, into which no state was loaded; or where a
         part of a layer, or a layer behind others that are held, is left out and makes less than
         half (limit) of the elements. It stands at the top of its model, or is new: its weights are
-        what torch draws for it, and then less than half of the layers will do. Else a note, since
+        what torch draws for it, and then less than half of the layers will do, or a single table
+        in front of three layers or more. Else a note, since
         leaving out a backbone, a whole helper model or what a state was loaded into is a way of
         freezing it.
     Misses: models that are left out as a whole, on purpose or not.
@@ -77,7 +78,7 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
     if replaced is not None:
         yield replaced
         return
-    inner = [p for p in beside if _inside(p, parameters)]
+    inner = [p for p in beside if _inside(p, parameters)] or _find_table(left_out, parameters)
     most = trace.limit("optimizer_holds_every_trainable_parameter", 0.5)
     criteria = _find_criteria(left_out, parameters)
     if inner and _is_small_part(inner, reached, most):
@@ -94,6 +95,7 @@ _RENEWED = (
     "each pass puts a new nn.Parameter in its place, and the optimizer has the first: keep what is"
     " computed in a variable, as F.linear(x, weight) takes it, or use nn.utils.parametrize"
 )
+_LAYERS = 3  # held behind a table: a single head beside it may be a probe
 _ANEW = 3  # parameters in one place, one after the other
 _THAWED = (
     "leave out parameters that were thawed in the course of the run",
@@ -220,6 +222,17 @@ def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
     single_layer = one.module.count(".") <= 1
     new = any(p.drawn for p in layer)  # what was trained before would be left out as a whole
     return held[0] < every.index(one) and (mixed or single_layer or new)
+
+
+def _find_table(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> Sequence[Parameter]:
+    """Return a new table that alone is left out and stands first, as embeddings do."""
+    if len(left_out) != 1 or not left_out[0].drawn or left_out[0].own or left_out[0].loaded:
+        return []
+    model = [p for p in every if _path(p, 1) == _path(left_out[0], 1)]
+    alone = sum(p.module == left_out[0].module for p in model) == 1
+    layers = {p.module for p in model if p.held and p.received}
+    first = model[0] is left_out[0]
+    return left_out if first and alone and len(layers) >= _LAYERS else []
 
 
 def _is_small_part(inner: Sequence[Parameter], reached: Sequence[Parameter], most: float) -> bool:

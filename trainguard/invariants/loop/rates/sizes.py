@@ -30,7 +30,7 @@ _ENOUGH = 100  # steps: a run of fewer, as one that only tries a script out, may
 
 @invariant(
     "loop",
-    evidence=has_answer("other rates", "no optimizer alone took early steps on a loss of torch"),
+    evidence=has_answer("other rates", "no early steps could be made again"),
 )
 def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
     """
@@ -44,8 +44,8 @@ def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
         within 100 steps, that is a note.
     Allows: whatever takes half of the loss away in these steps; a rate that is too low in a run
         that is over in its warm-up.
-    Misses: losses that are no function of torch; targets, or inputs, that follow from what was
-        learned (reinforcement, discriminators, teachers); rates of one optimizer of several.
+    Misses: targets, or inputs, that follow from what was learned (reinforcement, discriminators,
+        teachers); losses below zero; rates of one optimizer of several.
     Why: a rate with a zero too many trains, and logs a loss that falls: it ends where a rate of
         the usual size is after a few steps.
     Source: Smith, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section

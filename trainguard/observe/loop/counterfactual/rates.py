@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from trainguard.observe.loop.counterfactual.feedback import Feedback
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.replay import MultipliedRates
@@ -46,8 +47,7 @@ class OtherRates(Question):
     and a hundred times it, and with a smaller epsilon where that was tried. Where the run's own
     steps take half of the first loss away, or more, that is the reference, and there are no
     numbers. Void where what is learned follows from what was learned (targets of a network, a
-    discriminator's inputs), where a loss is below zero, or where no loss function of torch was
-    called.
+    discriminator's inputs), and where a loss is below zero.
     """
 
     name = "other rates"
@@ -63,10 +63,6 @@ class OtherRates(Question):
     def fits(self, call: ModuleCall) -> str:
         """Ask of the first steps: FirstSteps looks at what they are made with."""
         return f"{STEPS} steps"
-
-    def applies(self, plain: Report) -> bool:
-        """Ask where a loss function of torch is called."""
-        return bool(plain["given"])
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Multiply the rates of all optimizers, or bring their epsilons down."""
@@ -105,7 +101,7 @@ class OtherRates(Question):
         own = self._reports[0]
         steps = min(len(own["given"]), len(edited["given"]))
         diverged = math.isinf(max(own["losses"][-1], edited["losses"][-1]))
-        if own["given"][:steps] != edited["given"][:steps] or not (steps >= FEWEST or diverged):
+        if not _learn_the_same(own, edited, steps) or not (steps >= FEWEST or diverged):
             return Contrast(void="with other steps something else is learned")
         if min(edited["losses"]) < 0:
             return Contrast(void="a loss is below zero")
@@ -142,7 +138,14 @@ class _CourseWitness(Witness):
         self._marks: list[int] = []  # fingerprints of what this step was given
         self._begun = self._latest = math.nan  # what loss functions returned
         self._epsilon = 0.0  # the largest one
+        self._feedback, self._fed = Feedback(), list[list[int]]()
+        self._is_told, self._by_hand = False, False  # whether losses of torch saw the targets
         register_optimizer_step_post_hook(self._on_step)
+
+    def take_over(self) -> None:
+        """See, too, what is made of what was learned."""
+        super().take_over()
+        self._feedback.install()
 
     def leave(self, error: BaseException | None) -> NoReturn:
         """Report what was seen where the training is over, or has given up what has diverged."""
@@ -159,19 +162,24 @@ class _CourseWitness(Witness):
         given = [tensor for tensor in tensors_in(inputs) if not tensor.requires_grad]
         if torch.is_grad_enabled() and given:
             self._marks.append(fingerprint(given))
+        self._feedback.after_call(module, output)
 
     def on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
         """Take down the target of a loss function."""
         if value.requires_grad:
+            self._is_told = True
             self._marks.append(fingerprint([target]))
             self._latest = total(value)
             self._begun = self._latest if math.isnan(self._begun) else self._begun
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
+        self._feedback.before_backward()
         self._passes.append(total(self.recorder.scaling.value_of(loss)))
+        self._by_hand |= not self._is_told
+        self._is_told = False
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Go on."""
@@ -185,6 +193,7 @@ class _CourseWitness(Witness):
         loss = sum(self._passes)
         self._losses.append(loss if math.isfinite(loss) else math.inf)
         self._given.append(hash(tuple(self._marks)))
+        self._fed.append(self._feedback.take())
         self._passes, self._marks = [], []
         if len(self._losses) >= STEPS or math.isinf(self._losses[-1]):
             self._report()
@@ -192,7 +201,22 @@ class _CourseWitness(Witness):
     def _report(self, *more: float) -> NoReturn:
         """End with what was seen."""
         losses = [*self._losses, *more]
-        self.way_out.report(losses=losses, given=self._given, epsilon=self._epsilon)
+        fed = None if self._feedback.refers else self._fed
+        self.way_out.report(
+            losses=losses,
+            given=self._given,
+            epsilon=self._epsilon,
+            by_hand=self._by_hand,
+            fed=fed,
+        )
+
+
+def _learn_the_same(own: Report, edited: Report, steps: int) -> bool:
+    """Say whether so many steps learn from the same, as far as that can be seen."""
+    if own["given"][:steps] != edited["given"][:steps]:
+        return False
+    known = None not in (own["fed"], edited["fed"])
+    return not own["by_hand"] or (known and own["fed"][:steps] == edited["fed"][:steps])
 
 
 def _epsilons(optimizer: Optimizer) -> list[float]:

@@ -43,6 +43,7 @@ _PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
 _FIRST = 2  # steps before copies are looked for
 _OPTIMIZERS = 8  # whose second steps are a time to look: a search of the heap takes 0.1 s
+_COPIES = 3  # times that it is looked for sooner, as modules were copied
 _PATIENCE = 16  # looks after which a dict that never moved is let go
 _DEEP, _WIDE = 5, 4096  # levels of what is saved, and parts of each
 _APART = 16  # units in the last place: a pull of a twentieth still shows
@@ -124,13 +125,14 @@ class AveragedCopies(Watcher):
         self.ids: set[int] = set()
         self._followed: list[_WatchedCopy] = []
         self._restored = 0  # how often modules were copied or loaded
+        self._is_copied, self._left = False, _COPIES  # whether a module was copied since the step
         self._searched = (-1, -1)
         self._second = 0  # optimizers that have made their second step
         self._due = _FIRST  # the number of steps after which copies are looked for again
 
     def install(self, patches: Patches) -> None:
         """Listen to what makes copies (deepcopy, unpickling, load_state_dict) and what saves."""
-        patches.replace(nn.Module, "__setstate__", tell_before(self._count_restored))
+        patches.replace(nn.Module, "__setstate__", tell_before(self._count_copied))
         patches.replace(nn.Module, "load_state_dict", tell_before(self._see_loading))
         patches.replace(nn.Module, "state_dict", tell_before(self._see_taking))
         patches.redirect(torch.save, tell_before(self._see_saving))
@@ -183,7 +185,9 @@ class AveragedCopies(Watcher):
         made = self._restored, own
         due = self.recorder.steps + 1 >= self._due
         self._second += window.index + 1 == _FIRST
-        if due or (window.index + 1 == _FIRST and self._second <= _OPTIMIZERS):
+        sooner = self._is_copied and self._left > 0 and self._due > _FIRST
+        self._is_copied, self._left = False, self._left - sooner
+        if due or sooner or (window.index + 1 == _FIRST and self._second <= _OPTIMIZERS):
             if due:
                 self._due = 10 if self._due == _FIRST else 4 * self._due
             if made != self._searched:
@@ -206,9 +210,10 @@ class AveragedCopies(Watcher):
                 one.used = one.is_in(loaded)
 
     @shielded_anywhere
-    def _count_restored(self, *_: Any, **__: Any) -> None:
-        """Count how often the state of a module is set."""
+    def _count_copied(self, *_: Any, **__: Any) -> None:
+        """Count how often the state of a module is set, as where it is copied."""
         self._restored += 1
+        self._is_copied = True
 
     @shielded
     def _see_taking(self, module: nn.Module, /, *_: Any, **kwargs: Any) -> None:
