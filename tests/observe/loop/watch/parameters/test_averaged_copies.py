@@ -238,47 +238,6 @@ def test_copies_are_told_among_the_parameters() -> None:
     del teacher
 
 
-def test_accumulation_and_late_copies() -> None:
-    """A copy that is made after some steps is found later; micro-batches do not disturb."""
-
-    def train() -> None:
-        """Make the average after five steps."""
-        model, averages = network(), []
-
-        def update() -> None:
-            """Make the average, then update it."""
-            if len(averages) == 5:
-                follow(averages[-1], model, 0.9)
-            else:
-                averages.append(copy.deepcopy(model) if len(averages) == 4 else None)
-
-        loop(model, update, 40, micro=2)
-
-    seen = looks(train)
-    assert seen
-    decays = [look.decay for look in seen if not isnan(look.decay)]
-    assert decays == pytest.approx([0.9] * len(decays), rel=1e-4)
-    assert min(look.step for look in seen) >= 5
-
-
-def test_a_copy_is_looked_for_where_one_was_made() -> None:
-    """It is found in the next step, long before it is time to look again."""
-
-    def train() -> None:
-        """Make the average after twelve steps."""
-        model, averages = network(), []
-
-        def update() -> None:
-            """Make the average, or update it."""
-            averages.append(copy.deepcopy(model) if len(averages) == 12 else None)
-            if len(averages) > 13:
-                follow(averages[12], model, 0.9)
-
-        loop(model, update, 36)
-
-    assert [look.step for look in looks(train)] == [16, 31, 32]
-
-
 class Learner(nn.Module):
     """A trunk, and a target of it."""
 
