@@ -107,10 +107,12 @@ class Probe(Event):
         the label is the statement that rounds it), "zero term" (looks at which all weights of a
         term of the loss are zero; step: how many), "load lost" (matrices that a load had changed,
         and that were others before the first pass), "carried" (passes that begin with the state
-        that the pass before has ended with, of those given one), "kept answers" (losses whose
-        targets are answers that a model gave with something awake, of those with as many classes),
-        "kept noise" and "kept mask" (looks in all of which noise for each sample, or a mask of
-        dropout, was the same; how many numbers it has), "replaced" (steps whose gradients were not
+        that the pass before has ended with, of those given one), "drawn negatives" (share of the
+        pairs whose scores are pushed down that are pushed up in other calls; reference is how many
+        are pushed down), "kept answers" (losses whose targets are answers that a model gave with
+        something awake, of those with as many classes), "kept noise" and "kept mask" (looks in all
+        of which noise for each sample, or a mask of dropout, was the same; how many numbers it
+        has), "replaced" (steps whose gradients were not
         finite before something made them so), "steep" (lines with a function of infinite slopes),
         "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
         the first and the last layer; the label says which, and what is between), "shared setting"

@@ -148,6 +148,7 @@ from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.acted_states import ActedStates
 from trainguard.observe.loop.watch.samples.batched_graphs import BatchedGraphs
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.drawn_negatives import DrawnNegatives
 from trainguard.observe.loop.watch.samples.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.samples.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.samples.field_rows import FieldRows
@@ -331,6 +332,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SoftTargets,
     Adversaries,
     DrawnActions,
+    DrawnNegatives,
     UnreadDraws,
     QuantileSides,
     ClippedRatios,

@@ -12,6 +12,7 @@ from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events, in_line, lines_of_origin, percent
 
 _MIXED = 3  # steps
+_KNOWN_POSITIVES = 0.1  # of what is drawn: tables that are less than a tenth full have less
 _CARRIED = 3  # passes: not by chance, and not the chunks of one batch
 
 
@@ -185,4 +186,37 @@ def mixtures_keep_their_labels(trace: Trace[Event]) -> Iterator[Finding]:
                 else "share * x + (1 - share) * x[order] goes with share * loss(y)"
                 " + (1 - share) * loss(y[order])",
                 event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("drawn negatives", "no scores of pairs were pushed one way"))
+def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Pairs that are drawn as negatives are not among the positives.
+
+    Judges: models that score pairs, or triples, of whole numbers, such as users and items, in calls
+        that push all their scores one way: how many of the pairs that are pushed down are pushed up
+        in another call of the first 512 steps. Broken from 0.1 (limit) on; a note from a third of
+        that.
+    Allows: positives of which some come again before the others have come once, as counts of words
+        that stand together; fewer than 256 negatives; what a sparse table has by chance.
+    Misses: one call with labels of both kinds; scores of all items at once; accelerators; models
+        that look items up themselves.
+    Why: what a user likes is pushed down as often as it is drawn, the most where the hardest of
+        several is taken: the best items of each user are learned to be bad ones.
+    Source: Rendle et al. 2009, BPR (arXiv 1205.2618), section 3.1: the negative is not in I+.
+    """
+    least = trace.limit("negatives_are_no_positives", _KNOWN_POSITIVES)
+    for probe in events(trace, Probe):
+        if probe.probe == "drawn negatives" and probe.measured >= least / 3:
+            yield Finding(
+                f"`{trace.subject}` draws negatives that are positives elsewhere",
+                f"scores of {probe.label}",
+                percent(probe.measured) + f" of {probe.reference:.0f} pairs that are pushed down"
+                " are pushed up in other calls",
+                "below " + percent(least),
+                why="draw again where a pair is known, as `while (user, item) in seen` does",
+                rank=Rank.BROKEN if probe.measured >= least else Rank.NOTE,
+                event=probe,
+                source=probe.source,
             )
