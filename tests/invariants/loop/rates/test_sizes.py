@@ -59,6 +59,9 @@ def test_a_rate_that_is_too_low(judged, ranks, steps) -> None:
     cut = [*run, tried(0.99, 1.0, 1.0, 0.9, 0.3)]
     assert ranks(JUDGE, cut, {"ended": "stopped"}) == ["note"]
     assert ranks(JUDGE, [*run[:99], tried(0.99, 1.0, 1.0, 0.9, 0.3)]) == ["note"]
+    assert ranks(JUDGE, [*run[:99], tried(0.96, 1.0, 1.0, 0.9, 0.3)]) == []
+    later = steps(20, loss=0.98, optimizer="Adam")
+    assert ranks(JUDGE, [*run[:99], *later, tried(0.99, 1.0, 1.0, 0.9, 0.3)]) == []
     small = Probe(probe="epsilon", measured=0.1, reference=1e-8, label="SGD")
     (finding,) = judged(JUDGE, [*run, small, tried(0.99, 1.0, 1.0, 0.9, 0.3)])
     assert finding.why.endswith("is too low")

@@ -22,10 +22,10 @@ from trainguard.invariants.loop.rates.gains import (
     find_gains,
     first_steps,
 )
-from trainguard.invariants.loop.wording import count, events, in_line
+from trainguard.invariants.loop.wording import count, courses, events, in_line
 
-_ENOUGH = 100  # steps: a run of fewer, as one that only tries a script out, may have to go on;
-# that is a note
+_ENOUGH = 100  # steps: a run of fewer, as one that only tries a script out, may have to go on
+_NOTHING = 0.05  # of what a higher rate gains, in such a run: for a note
 
 
 @invariant(
@@ -40,8 +40,8 @@ def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
         learning, at its own rates, and at 0.01, 0.1, 10 and 100 times these. Too high is a rate if
         a lower one gains at least 0.2 of the loss without learning in these steps, and the run's
         own not half as much, in them or up to its end. Too low is it if a higher one gains at
-        least 0.3, and the run's own less than 0.15 of that; where the run was cut off, or is over
-        within 100 steps, that is a note.
+        least 0.3, and the run's own less than 0.15 of that; where the run was cut off, that is a
+        note, and so it is below 0.05 in a run of fewer than 100 steps that has one stage.
     Allows: whatever takes half of the loss away in these steps; a rate that is too low in a run
         that is over in its warm-up.
     Misses: targets, or inputs, that follow from what was learned (reinforcement, discriminators,
@@ -56,17 +56,32 @@ def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
         if low >= FAR and gains.own < HALF * low:
             rate, why = LOW[gains.low.index(low)], "high" + find_summed_losses(trace)
             yield _tell(trace, gains, rate, why, Rank.BROKEN)
-        elif high >= MOST and gains.own < LITTLE * high and not gains.of_epsilon():
-            steps = first_steps(trace)
-            if not _warms_up(steps):
-                rate, why = HIGH[gains.high.index(high)], "low" + _of_epsilon(trace)
-                yield _tell(trace, gains, rate, why, _rank_of(trace, steps))
+        elif high >= MOST and gains.own < _share(trace) * high:
+            rate, epsilon = HIGH[gains.high.index(high)], _of_epsilon(trace)
+            if epsilon and gains.of_epsilon():
+                continue  # another judgement tells of it
+            why = "low" + epsilon
+            yield _tell(trace, gains, rate, why, _rank_of(trace))
 
 
-def _rank_of(trace: Trace[Event], steps: tuple[Step, ...]) -> Rank:
+def _share(trace: Trace[Event]) -> float:
+    """Return below what share of what a higher rate gains the run's own is too low."""
+    if _warms_up(first_steps(trace)):
+        return 0.0
+    if _is_long(trace):
+        return LITTLE
+    return _NOTHING if len(courses(trace)) == 1 else 0.0
+
+
+def _rank_of(trace: Trace[Event]) -> Rank:
     """Return what becomes of a low rate: the run must have had time to learn, and not go on."""
     is_whole = trace.conditions.get("ended") != "stopped"
-    return Rank.BROKEN if is_whole and count(steps) >= _ENOUGH else Rank.NOTE
+    return Rank.BROKEN if is_whole and _is_long(trace) else Rank.NOTE
+
+
+def _is_long(trace: Trace[Event]) -> bool:
+    """Say whether a run had time to learn."""
+    return count(first_steps(trace)) >= _ENOUGH
 
 
 def _warms_up(steps: tuple[Step, ...]) -> bool:
