@@ -61,7 +61,8 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         both or neither; an "accuracy" that falls as the training loss does, which is an error by
         another name; a "loss" that is negative.
     Misses: metrics that nothing names; a threshold that no improvement passes; copies of whole
-        models that are kept; callbacks that are made after 64 steps.
+        models that are kept; callbacks that are made after 64 steps; models that are evaluated as
+        they were on an accelerator.
     Why: each improvement then counts as a bad epoch, and the rate is cut to nothing while the
         model still learns; or the worst model is kept, and shipped.
     Source: md-mohaiminul/ViS4mer issue 4; FunctionLab/selene issue 115; Lightning's documentation
