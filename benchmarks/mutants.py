@@ -33,7 +33,7 @@ from trainguard.command.mutate.result import Result
 from trainguard.core.errors import DeclarationError
 
 HEALTHY = Path(__file__).parents[1] / "fixtures" / "healthy" / "loop"
-STEPS = 100  # of each run, at most
+STEPS = 150  # of each run, at most: most programs of the corpus come to their end
 
 
 def programs(folders: list[str], count: int, seed: int) -> list[Path]:

@@ -184,7 +184,8 @@ class Probe(Event):
         rate" (a rate that was loaded into an optimizer, and that which it was made with; step: how
         many it has made so; label: that with which a schedule of the state had begun, if it is
         another), "mixture axis" (steps in which logarithms of weights are normalised along another
-        axis than they are summed, of those with such weights; the label has both), "batch choice"
+        axis than they are summed, of those with such weights; the label has both), "mixture
+        probabilities" (those in which weights are added as if they were logarithms), "batch choice"
         (the least share of the samples for which another alternative is better than the one of the
         whole batch, the label says of what: "order" or "part"; reference: looks; step: 1 if a
         loader or places drew the samples), "covered" (targets that are the label's token, which is

@@ -57,3 +57,10 @@ def test_weights_of_a_mixture(looks, of, expected, ranks) -> None:
     """All looks must show it, three or more."""
     probe = Probe(probe="mixture axis", measured=looks, reference=of, label="-2 and -1")
     assert ranks("mixture_weights_sum_to_one", [probe]) == expected
+
+
+@pytest.mark.parametrize(("looks", "of", "expected"), [(3, 3, ["broken"]), (3, 4, []), (2, 2, [])])
+def test_weights_in_place_of_their_logarithms(looks, of, expected, ranks) -> None:
+    """All looks must show it, three or more."""
+    probe = Probe(probe="mixture probabilities", measured=looks, reference=of)
+    assert ranks("mixture_weights_sum_to_one", [probe]) == expected

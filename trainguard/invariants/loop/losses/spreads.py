@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
@@ -137,7 +137,8 @@ def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
     The weights of a mixture sum to one along the axis along which its parts are summed.
 
     Judges: `logsumexp(log_softmax(w) + log_prob)` in the graph of a loss, at steps 0, 1, 2, 4 and
-        8: whether the two run along one axis, in 3 looks or more that all say so.
+        8: whether the two run along one axis, and it is not the softmax itself that is added, in 3
+        looks or more that all say so.
     Allows: sums over several axes; weights whose axes are moved in between.
     Misses: weights that are multiplied; mixtures of torch.distributions, which get this right.
     Why: a softmax over the batch, or over time, makes the samples compete for each part, and a
@@ -154,4 +155,15 @@ def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(int(used or 0)) + ", the axis that logsumexp sums over",
                 why=f"normalise them along the axis of the parts: log_softmax(weights, dim={used})",
                 event=probe,
+            )
+        if probe.probe == "mixture probabilities" and _LEAST <= probe.measured == probe.reference:
+            yield Finding(
+                f"weights of a mixture of `{trace.subject}` are added as if they were logarithms",
+                "softmax of weights below logsumexp",
+                portion(probe.measured, probe.reference, "steps") + " with weights that sum to more"
+                " than one: those of exp(softmax(weights))",
+                "weights that sum to one, of which the logarithms are added",
+                why="take their logarithms: log_softmax(weights) in place of softmax(weights)",
+                event=probe,
+                source=probe.source,
             )

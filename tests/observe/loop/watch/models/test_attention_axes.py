@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
@@ -70,6 +71,34 @@ def test_weights_of_a_mixture_along_another_axis() -> None:
     assert mix(-2, -1, torch.clone) == [("-2 and -1", 3, 3)]
     assert mix(0, 2, torch.clone) == [("-3 and -1", 3, 3)]
     assert mix(-1, -1, torch.clone) == mix(2, -1, torch.clone) == []
+
+
+@pytest.mark.parametrize(
+    ("weigh", "found"),
+    [
+        (lambda weights: weights.softmax(-1), [(3, 3)]),
+        (lambda weights: F.softmax(weights, -1), [(3, 3)]),
+        (lambda weights: weights.softmax(-1).log(), []),
+        (lambda weights: weights.softmax(0), []),
+        (lambda weights: 2 * weights.softmax(-1), []),
+        (lambda weights: weights.log_softmax(-1), []),
+    ],
+    ids=["method", "function", "logarithms", "other axis", "scaled", "right"],
+)
+def test_weights_of_a_mixture_in_place_of_their_logarithms(weigh, found) -> None:
+    """A softmax that is added to logarithms, along the axis of the sum."""
+    layer = nn.Linear(8, 10)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            densities, weights = layer(torch.randn(4, 6, 8)).chunk(2, dim=-1)
+            optimizer.zero_grad()
+            (-(weigh(weights) - densities.square()).logsumexp(-1).mean()).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    seen = [p for p in recorder.trace if isinstance(p, Probe) and p.probe.startswith("mixture p")]
+    assert [(probe.measured, probe.reference) for probe in seen] == found
+    assert all("test_attention_axes.py:" in probe.source for probe in seen[:1]) or not seen
 
 
 class Mixture(nn.Module):

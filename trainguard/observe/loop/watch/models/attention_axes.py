@@ -20,7 +20,10 @@ from trainguard.observe.loop.watch.models.attention_scales import (
     find_scores,
 )
 from trainguard.observe.loop.watch.models.function_lines import find_function_line
-from trainguard.observe.loop.watch.models.mixture_axes import find_mixture_axes
+from trainguard.observe.loop.watch.models.mixture_axes import (
+    find_added_probabilities,
+    find_mixture_axes,
+)
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
@@ -61,6 +64,7 @@ class AttentionAxes(Watcher):
 
     And "mixture axis": steps with a logsumexp over another axis than the one along which the
     logarithms of weights below it were normalised; label: both, as counted from the last one.
+    "mixture probabilities": steps with one that is given weights in place of their logarithms.
     """
 
     makes = (
@@ -69,6 +73,7 @@ class AttentionAxes(Watcher):
         "Probe:attention scale",
         "Probe:attention scale, perhaps",
         "Probe:mixture axis",
+        "Probe:mixture probabilities",
     )
     relies_on = ("MadeLines",)
 
@@ -78,6 +83,7 @@ class AttentionAxes(Watcher):
         self._steps = self._scaled = self._multiplied = 0
         self._width, self._sure, self._line = 0, True, ""
         self._mixtures = self._crossed = 0
+        self._added, self._weights = 0, ""  # steps with weights that are no logarithms; their line
         self._axes = self._mixed = ""  # of a mixture, and its log_softmax or the backward
 
     def install(self, patches: Patches) -> None:
@@ -94,7 +100,7 @@ class AttentionAxes(Watcher):
             return
         with suppress(RuntimeError):  # what was changed since cannot be read
             self._see_scales(list(find_scores(nodes)))
-        self._see_mixtures(list(find_mixture_axes(nodes)))
+        self._see_mixtures(list(find_mixture_axes(nodes)), list(find_added_probabilities(nodes)))
         uses = []
         with suppress(RuntimeError):
             uses = [use for node in nodes if kind_of(node) == "BmmBackward" for use in _uses(node)]
@@ -105,10 +111,15 @@ class AttentionAxes(Watcher):
             known, times = self._found.get(use.label, (use, 0))
             self._found[use.label] = known, times + 1
 
-    def _see_mixtures(self, axes: list[tuple[int, int]]) -> None:
+    def _see_mixtures(self, axes: list[tuple[int, int]], added: list[Node]) -> None:
         """Count a step with mixtures whose weights are summed along another axis than their own."""
         crossed = next((each for each in axes if each[0] != each[1]), None)
-        self._mixtures += bool(axes)
+        self._mixtures += bool(axes or added)
+        self._added += bool(added)
+        if added and not self._weights:
+            self._weights = added[0].metadata.get(_LINE) or find_function_line(
+                self.recorder, "softmax"
+            )
         self._crossed += crossed is not None
         if crossed is not None and not self._axes:
             self._axes = f"{crossed[0]} and {crossed[1]}"
@@ -133,6 +144,9 @@ class AttentionAxes(Watcher):
         if self._crossed:
             told = {"label": self._axes, "source": self._mixed}
             yield make_probe("mixture axis", self._crossed, self._mixtures, **told)
+        if self._added:
+            told = {"source": self._weights}
+            yield make_probe("mixture probabilities", self._added, self._mixtures, **told)
         if self._multiplied:
             name = "attention scale" if self._sure else "attention scale, perhaps"
             told = {"label": str(self._width), "source": self._line}

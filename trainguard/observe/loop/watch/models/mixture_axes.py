@@ -1,4 +1,4 @@
-"""Finds mixtures in the graph of a loss: along which axis their weights sum to one."""
+"""Finds mixtures in the graph of a loss: along which axis their weights sum to one, and of what."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +17,23 @@ def find_mixture_axes(nodes: Iterable[Node]) -> Iterator[tuple[int, int]]:
     moves an axis is in between, and both are equally large: what goes on from state to state, as in
     hidden Markov models, is summed over the states before, and normalised over those after.
     """
+    for side, used, rank in _find_summands(nodes):
+        if kind_of(side) == "LogSoftmaxBackward":
+            own = signed(autograd_graph.saved(side, "dim"))
+            yield own % rank - rank, used % rank - rank
+
+
+def find_added_probabilities(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield each softmax that is added to something as its logarithm would be, in a logsumexp."""
+    for side, used, rank in _find_summands(nodes):
+        if kind_of(side) == "SoftmaxBackward":
+            own = signed(autograd_graph.saved(side, "dim"))
+            if own % rank == used % rank:
+                yield side
+
+
+def _find_summands(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, int]]:
+    """Yield what is added up, equally large, in a logsumexp; its axis; and how many there are."""
     for node in nodes:
         if kind_of(node) != "LogsumexpBackward":
             continue
@@ -25,14 +42,11 @@ def find_mixture_axes(nodes: Iterable[Node]) -> Iterator[tuple[int, int]]:
         if added is None:
             continue
         shape = autograd_graph.shape_made(added)
-        rank = len(shape)
         sides = autograd_graph.live_inputs(added) if kind_of(added) in _SUMS else []
-        weights = [each for each in map(_before, sides) if each is not None and len(used) == 1]
         alike = all(autograd_graph.shape_made(side) == shape for side in sides)
-        for side in weights if rank and alike else ():
-            if kind_of(side) == "LogSoftmaxBackward":
-                own = signed(autograd_graph.saved(side, "dim"))
-                yield own % rank - rank, used[0] % rank - rank
+        for side in map(_before, sides) if len(used) == 1 and shape and alike else ():
+            if side is not None:
+                yield side, used[0], len(shape)
 
 
 def _before(node: Node | None) -> Node | None:
