@@ -185,9 +185,11 @@ class Probe(Event):
         many it has made so; label: that with which a schedule of the state had begun, if it is
         another), "mixture axis" (steps in which logarithms of weights are normalised along another
         axis than they are summed, of those with such weights; the label has both), "mixture
-        probabilities" (those in which weights are added as if they were logarithms), "batch choice"
-        (the least share of the samples for which another alternative is better than the one of the
-        whole batch, the label says of what: "order" or "part"; reference: looks; step: 1 if a
+        probabilities" (those in which weights are added as if they were logarithms), "advanced
+        twice" (steps after which two lines have advanced a scheduler, of those after which one has;
+        label: its name and the usual line), "batch choice" (the least share of the samples for
+        which another alternative is better than the one of the whole batch, the label says of what:
+        "order" or "part"; reference: looks; step: 1 if a
         loader or places drew the samples), "covered" (targets that are the label's token, which is
         shown in their places and in no others, of all that count; step: how many calls), "normal
         start" (evaluations whose input is as normal noise is, of those looked at), "returns mixed"

@@ -11,7 +11,15 @@ from trainguard.events.loop import Scheduler, Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LAMBDAS, SCHEDULERS, has_probe
-from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    events,
+    in_line,
+    last_word,
+    mostly,
+)
 from trainguard.invariants.wording import number
 
 _FEW_CALLS = 5
@@ -118,6 +126,37 @@ def schedulers_go_on_with_what_steps(trace: Trace[Event]) -> Iterator[Finding]:
                 why="the rate of the new one stays as it was made: make its scheduler where it is"
                 " made",
                 event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("advanced twice", "no scheduler was advanced"))
+def schedulers_are_advanced_once(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A scheduler is advanced after each step, or after each epoch, and not both.
+
+    Judges: schedulers that two lines advance: whether one of them does so after nine of ten steps,
+        and the other one after some of the same steps, in the first 1024 advances.
+    Allows: lines that advance one after different steps, as before and after a warmup; those that
+        say at which epoch it is.
+    Misses: schedulers that are advanced by three lines, or twice by one.
+    Why: a schedule of epochs is over after a few of them, where a call is left over in the loop
+        over batches; the loss falls all the same, and stops early.
+    Source: pytorch/pytorch issue 22107 (whether step is for epochs or batches);
+        Lightning-AI/pytorch-lightning issue 1476.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "advanced twice":
+            name, _, line = probe.label.partition(", ")
+            yield Finding(
+                f"a scheduler of `{trace.subject}` is advanced after each step, and once more",
+                name + in_line(line),
+                integer(int(probe.measured), "steps")
+                + f" of {probe.reference:.0f} after which another line has advanced it too",
+                integer(0, "steps"),
+                why="perhaps one of the lines was moved, and the other one was left: a schedule"
+                " counts either steps or epochs",
+                event=probe,
+                source=probe.source,
             )
 
 

@@ -35,6 +35,8 @@ _ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
 _STEP = re.compile(r"([\w\])]+)\.step\b")
 _OPTIMIZER = re.compile(r"opt|scaler|prof", re.IGNORECASE)
 _METRICS = 256  # of one scheduler
+_ADVANCES = 1024  # of which it is known which line has made them
+_IN_TURN = 0.9  # of the steps after which a line advances it are followed by another such one
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class SchedulerHistory:
     expression: str = ""
     metrics: list[tuple[int, float]] = field(default_factory=list)
     places: list[float] = field(default_factory=list)
+    lines: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Rates(Watcher):
@@ -81,11 +84,13 @@ class Rates(Watcher):
     and "high floor" of a schedule that anneals to a rate above all those that it begins with.
     "cut warmup" is of a sequence whose warmup was left before it had come half of its way.
     "told epochs" is of a scheduler that was told epochs which go back and are no whole numbers.
+    "advanced twice": steps after which two lines have advanced one, of all after which one has.
     """
 
     makes = (
         *("rates", "reported", "order", "Scheduler"),
         *("Probe:base rate", "Probe:high floor", "Probe:cut warmup", "Probe:told epochs"),
+        "Probe:advanced twice",
     )
 
     def __init__(self, recorder: Any) -> None:
@@ -147,6 +152,7 @@ class Rates(Watcher):
             if seen.cut is not None and seen.calls >= seen.cut[0] and not seen.part:
                 yield make_probe("cut warmup", *seen.cut[1:], label=seen.name, source=seen.source)
             yield from self._judge_places(seen)
+            yield from self._judge_lines(seen)
         for window, rate, base in self._last.values():
             if isinstance(rate, float) and 0 < rate < base:
                 yield make_probe("base rate", rate, base, label=window.name)
@@ -166,6 +172,17 @@ class Rates(Watcher):
         if back and parts:
             named = {"step": len(seen.places), "label": f"{seen.name} {seen.expression}".strip()}
             yield make_probe("told epochs", parts, back, source=seen.source, **named)
+
+    def _judge_lines(self, seen: SchedulerHistory) -> Iterable[Event]:
+        """Yield the steps after which a second line has advanced a scheduler, too."""
+        self.looked |= {"advanced twice"} if seen.lines else set()
+        if len(seen.lines) == 2 and not seen.placed:
+            seldom, often = sorted(seen.lines, key=lambda line: len(seen.lines[line]))
+            twice, once = set(seen.lines[seldom]), set(seen.lines[often])
+            in_turn = sum(step + 1 in once for step in once) + 1
+            if len(twice) > 1 and twice <= once and in_turn >= _IN_TURN * len(once):
+                told = {"label": f"{seen.name}, {often}", "source": seldom}
+                yield make_probe("advanced twice", len(twice), len(once), **told)
 
     def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
         """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
@@ -269,7 +286,10 @@ class Rates(Watcher):
     def _note_step(self, scheduler: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
         """Note an advance, and what the scheduler was told with it."""
         seen = self._count(scheduler)
-        seen.advanced = seen.advanced or place_of(frame)
+        line = place_of(frame)
+        seen.advanced = seen.advanced or line
+        if seen.window is not None and seen.calls <= _ADVANCES:
+            seen.lines.setdefault(line, []).append(seen.window.index)
         seen.placed |= bool(args or kwargs)
         if args and isinstance(scheduler, ReduceLROnPlateau):
             self._take_metric(seen, args[0], frame)
