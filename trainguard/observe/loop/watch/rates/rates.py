@@ -286,10 +286,11 @@ class Rates(Watcher):
     def _note_step(self, scheduler: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
         """Note an advance, and what the scheduler was told with it."""
         seen = self._count(scheduler)
-        line = place_of(frame)
-        seen.advanced = seen.advanced or line
-        if seen.window is not None and seen.calls <= _ADVANCES:
-            seen.lines.setdefault(line, []).append(seen.window.index)
+        if seen.calls <= _ADVANCES:
+            line = place_of(frame)
+            seen.advanced = seen.advanced or line
+            if seen.window is not None:
+                seen.lines.setdefault(line, []).append(seen.window.index)
         seen.placed |= bool(args or kwargs)
         if args and isinstance(scheduler, ReduceLROnPlateau):
             self._take_metric(seen, args[0], frame)
