@@ -126,3 +126,9 @@ def test_an_epsilon_that_costs_little(others, ranks, steps) -> None:
     """It may have been chosen, with a rate that suits."""
     run = [*steps(20, loss=0.97), EPSILON, tried(0.99, *others)]
     assert ranks("epsilon_is_small", run) == ["note"]
+
+
+def test_an_epsilon_with_which_a_run_comes_far(ranks, steps) -> None:
+    """More than half of what is gained without it."""
+    run = [*steps(20, loss=0.7), EPSILON, tried(0.7, 1.0, 1.0, 0.9, 0.6, 0.45)]
+    assert ranks("epsilon_is_small", run) == ["note"]

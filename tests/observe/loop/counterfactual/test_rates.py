@@ -194,6 +194,38 @@ def test_a_loss_by_hand_with_targets_that_follow(options) -> None:
     assert (event.outcome, event.reason) == ("void", "with other steps something else is learned")
 
 
+def taught(loss_of):
+    """Ask about a loss whose targets a network in training mode has made before."""
+    kept = {}
+
+    def teach(net, batch):
+        """Make the targets."""
+        with torch.no_grad():
+            kept["targets"] = net(batch) + batch.mean()
+
+    (event,) = ask(1e-4, loss_of=loss_of, looks=teach, targets_of=lambda batch, _: kept["targets"])
+    return event
+
+
+def test_targets_that_a_network_has_made_before() -> None:
+    """They follow from what was learned, whether a function of torch is told of them or not."""
+    for loss_of in (by_hand, F.mse_loss):
+        event = taught(loss_of)
+        assert event.reason == "with other steps something else is learned"
+
+
+def test_a_loss_of_torch_tells_its_targets() -> None:
+    """Whatever else is computed makes no target."""
+
+    def look(net, batch):
+        """Call a network in training mode."""
+        with torch.no_grad():
+            net(batch[:2])
+
+    (event,) = ask(1e-4, looks=look)
+    assert len(event.numbers) == 5
+
+
 def test_several_evaluations_of_a_step() -> None:
     """A step that needs another number of them learns from something else."""
     with Recorder("x") as recorder:

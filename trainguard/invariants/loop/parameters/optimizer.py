@@ -225,14 +225,13 @@ def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
 
 
 def _find_table(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> Sequence[Parameter]:
-    """Return a new table that alone is left out and stands first, as embeddings do."""
+    """Return a new table that alone is left out, as embeddings are that stand first."""
     if len(left_out) != 1 or not left_out[0].drawn or left_out[0].own or left_out[0].loaded:
         return []
     model = [p for p in every if _path(p, 1) == _path(left_out[0], 1)]
     alone = sum(p.module == left_out[0].module for p in model) == 1
     layers = {p.module for p in model if p.held and p.received}
-    first = model[0] is left_out[0]
-    return left_out if first and alone and len(layers) >= _LAYERS else []
+    return left_out if alone and len(layers) >= _LAYERS else []
 
 
 def _is_small_part(inner: Sequence[Parameter], reached: Sequence[Parameter], most: float) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.observe.loop.averaging import follow, looks, loop
 from tests.observe.loop.trainings import network
+from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 
 
 def test_accumulation_and_late_copies() -> None:
@@ -48,3 +49,17 @@ def test_a_copy_is_looked_for_where_one_was_made() -> None:
         loop(model, update, 36)
 
     assert [look.step for look in looks(train)] == [16, 31, 32]
+
+
+def test_copies_that_are_made_all_the_time(monkeypatch) -> None:
+    """They are looked for at the second step, at the tenth, and three times sooner."""
+    searched = []
+    monkeypatch.setattr(AveragedCopies, "_search", lambda self: searched.append(1))
+
+    def train() -> None:
+        """Keep a copy of each step."""
+        model, kept = network(), []
+        loop(model, lambda: kept.append(copy.deepcopy(model)), 36)
+
+    assert looks(train) == []
+    assert len(searched) == 5

@@ -78,6 +78,13 @@ def together(net, user, item, other):
     return scores, others
 
 
+def in_one_call(net, user, item, other):
+    """Score all of them in one call."""
+    users, items = user.repeat_interleave(4), other.reshape(-1)
+    scores = net(torch.cat([user, users]), torch.cat([item, items]))
+    return scores[: len(user), None], scores[len(user) :].view(-1, 4)
+
+
 def ranked(scores, others):
     """Return what is lost where others are above."""
     return F.softplus(others - scores).mean()
@@ -130,8 +137,9 @@ def test_what_is_not_liked_is_judged() -> None:
         {"batches": lambda: pairs_at_random(16)},
         {"batches": lambda: pairs_in_order(1)},
         {"loss_of": fitted, "batches": lambda: pairs_in_order(16)},
+        {"way": in_one_call, "batches": lambda: pairs_in_order(16)},
     ],
-    ids=["counts", "few", "fitted"],
+    ids=["counts", "few", "fitted", "one call"],
 )
 def test_what_cannot_be_told(options) -> None:
     """Counts of what stands together, a few pairs, and scores that are pushed either way."""
