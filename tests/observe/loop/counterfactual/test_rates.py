@@ -100,6 +100,21 @@ def test_a_large_epsilon_is_brought_down() -> None:
     assert len(event.numbers) == 5
 
 
+def test_an_optimizer_with_several_epsilons() -> None:
+    """They are left alone, and the rates are asked about."""
+    with Recorder("x") as recorder:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer = torch.optim.Adafactor(net.parameters(), lr=1e-6, eps=(None, 1e-3))
+        for _ in range(20):
+            batch = torch.randn(16, 6)
+            optimizer.zero_grad()
+            F.mse_loss(net(batch), batch.sum(1, keepdim=True)).backward()
+            optimizer.step()
+    (event,) = [e for e in recorder.trace if isinstance(e, WhatIf) and e.question == "other rates"]
+    assert (event.outcome, len(event.numbers)) == ("answered", 5)
+
+
 def test_what_learns_is_asked_no_further() -> None:
     """Whoever halves the loss could not learn far more."""
     options = {"targets_of": lambda batch, _: batch[:, :1]}

@@ -44,9 +44,8 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
         part of a layer, or a layer behind others that are held, is left out and makes less than
         half (limit) of the elements. It stands at the top of its model, or is new: its weights are
         what torch draws for it, and then less than half of the layers will do, or a single table
-        in front of three layers or more. Else a note, since
-        leaving out a backbone, a whole helper model or what a state was loaded into is a way of
-        freezing it.
+        beside three layers or more that are held. Else a note, since leaving out a backbone, a
+        whole helper model or what a state was loaded into is a way of freezing it.
     Misses: models that are left out as a whole, on purpose or not.
     Why: an optimizer built before the head was replaced goes on training the head that is gone.
     Source: zjunlp/HVPNeT issue 5; microsoft/nni issue 4521 (layers replaced after the optimizer);
@@ -95,7 +94,7 @@ _RENEWED = (
     "each pass puts a new nn.Parameter in its place, and the optimizer has the first: keep what is"
     " computed in a variable, as F.linear(x, weight) takes it, or use nn.utils.parametrize"
 )
-_LAYERS = 3  # held behind a table: a single head beside it may be a probe
+_LAYERS = 3  # held beside a table: a single head behind it may be a probe
 _ANEW = 3  # parameters in one place, one after the other
 _THAWED = (
     "leave out parameters that were thawed in the course of the run",
@@ -225,7 +224,7 @@ def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
 
 
 def _find_table(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> Sequence[Parameter]:
-    """Return a new table that alone is left out, as embeddings are that stand first."""
+    """Return a new table that alone is left out, wherever it stands: embeddings stand first."""
     if len(left_out) != 1 or not left_out[0].drawn or left_out[0].own or left_out[0].loaded:
         return []
     model = [p for p in every if _path(p, 1) == _path(left_out[0], 1)]

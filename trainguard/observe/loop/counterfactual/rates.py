@@ -220,15 +220,16 @@ def _learn_the_same(own: Report, edited: Report, steps: int) -> bool:
 
 
 def _epsilons(optimizer: Optimizer) -> list[float]:
-    """Return the epsilons of all groups; zeros where an optimizer has none."""
-    return [float(group.get("eps", 0.0)) for group in optimizer.param_groups]
+    """Return the epsilons of all groups; zeros where there is none, or several (Adafactor)."""
+    known = (group.get("eps") for group in optimizer.param_groups)
+    return [each if isinstance(each, float) else 0.0 for each in known]
 
 
 def _lower_epsilons(epsilon: float, optimizer: Optimizer, *_: Any) -> None:
     """Let no group have a larger epsilon."""
-    for group in optimizer.param_groups:
-        if "eps" in group:
-            group["eps"] = min(group["eps"], epsilon)
+    for group, own in zip(optimizer.param_groups, _epsilons(optimizer), strict=True):
+        if own > epsilon:
+            group["eps"] = epsilon
 
 
 def has_halved(losses: Sequence[float]) -> bool:

@@ -6,6 +6,7 @@ from torch import nn
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.rates.rates import Rates
 
 
 def train(advance, *, epochs=4, steps=6, kind=None):
@@ -21,9 +22,11 @@ def train(advance, *, epochs=4, steps=6, kind=None):
                 layer(torch.ones(1, 2)).sum().backward()
                 optimizer.step()
                 advance(scheduler, epoch, step, step == steps - 1)
+        watcher = recorder.watcher(Rates)
     assert "faults" not in recorder.trace.conditions
+    judged = "advanced twice" in watcher.looked
     seen = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "advanced twice"]
-    return [(probe.measured, probe.reference) for probe in seen]
+    return [(probe.measured, probe.reference) for probe in seen], judged
 
 
 def both(scheduler, epoch, step, last):
@@ -72,17 +75,17 @@ def told(scheduler, epoch, step, last):
 
 def test_steps_and_epochs() -> None:
     """Four of 24 steps are followed by two advances."""
-    assert train(both) == [(4, 24)]
-    assert train(both, epochs=200) == [(146, 878)]
+    assert train(both) == ([(4, 24)], True)
+    assert train(both, epochs=200) == ([(146, 878)], True)
 
 
 @pytest.mark.parametrize("advance", [once, at_the_end, by_turns, by_three])
 def test_lines_of_other_steps(advance) -> None:
     """Lines that take turns, a single one more, and more than can be told."""
-    assert train(advance) == []
+    assert train(advance) == ([], True)
 
 
 def test_a_scheduler_that_is_told_where_it_is() -> None:
-    """It may be told so twice."""
+    """It may be told so twice, and is not judged."""
     kind = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts
-    assert train(told, kind=lambda optimizer: kind(optimizer, 8)) == []
+    assert train(told, kind=lambda optimizer: kind(optimizer, 8)) == ([], False)

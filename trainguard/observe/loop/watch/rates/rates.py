@@ -175,8 +175,10 @@ class Rates(Watcher):
 
     def _judge_lines(self, seen: SchedulerHistory) -> Iterable[Event]:
         """Yield the steps after which a second line has advanced a scheduler, too."""
-        self.looked |= {"advanced twice"} if seen.lines else set()
-        if len(seen.lines) == 2 and not seen.placed:
+        if seen.placed or not seen.lines:
+            return
+        self.looked.add("advanced twice")
+        if len(seen.lines) == 2:
             seldom, often = sorted(seen.lines, key=lambda line: len(seen.lines[line]))
             twice, once = set(seen.lines[seldom]), set(seen.lines[often])
             in_turn = sum(step + 1 in once for step in once) + 1

@@ -40,6 +40,7 @@ class DrawnNegatives(Watcher):
         self._calls = self._scored = 0
         self._up: list[Hashes] = []
         self._down: list[Hashes] = []
+        self._is_mixed = False  # whether a call pushed its scores both ways
         self._label = self._source = ""
 
     def forward(
@@ -61,7 +62,7 @@ class DrawnNegatives(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Compare both kinds."""
-        if not (self._up and self._down):
+        if self._is_mixed or not (self._up and self._down):
             return
         pushed_up, down = np.concatenate(self._up), np.concatenate(self._down)
         known, first = np.unique(pushed_up, return_index=True)
@@ -87,13 +88,13 @@ class DrawnNegatives(Watcher):
     @shielded
     def _look(self, gradient: torch.Tensor, pairs: Hashes) -> None:
         """Take down the pairs whose scores are pulled, where all go one way."""
-        if not self.recorder.patches.live:
+        if self._is_mixed or not self.recorder.patches.live:
             return
         with suppress(Exception):  # of several gradients at once, which have no numbers
             signs = np.sign(array_of(gradient.detach().reshape(-1)))
-            if (signs > 0).any() and (signs < 0).any():
+            self._is_mixed = bool((signs > 0).any() and (signs < 0).any())
+            if self._is_mixed:
                 self.recorder.dismiss(self)
-                self._up, self._down = [], []
                 return
             for kept, found in ((self._up, signs < 0), (self._down, signs > 0)):
                 if found.any() and sum(map(len, kept)) < _MOST:
