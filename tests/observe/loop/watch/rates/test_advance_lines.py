@@ -44,6 +44,14 @@ def once(scheduler, epoch, step, last):
         scheduler.step()
 
 
+def then_epochs(scheduler, epoch, step, last):
+    """Advance it after each step of a warmup, and after each epoch from then on."""
+    if epoch < 2:
+        scheduler.step()
+    if last and epoch >= 2:
+        scheduler.step()
+
+
 def at_the_end(scheduler, epoch, step, last):
     """Advance it once more at the end of all."""
     scheduler.step()
@@ -79,7 +87,7 @@ def test_steps_and_epochs() -> None:
     assert train(both, epochs=200) == ([(146, 878)], True)
 
 
-@pytest.mark.parametrize("advance", [once, at_the_end, by_turns, by_three])
+@pytest.mark.parametrize("advance", [once, then_epochs, at_the_end, by_turns, by_three])
 def test_lines_of_other_steps(advance) -> None:
     """Lines that take turns, a single one more, and more than can be told."""
     assert train(advance) == ([], True)
