@@ -1,5 +1,7 @@
 """Whether all samples of a batch got one output, though their inputs and targets differ."""
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,13 +37,15 @@ class AlikeSamples:
         scores: torch.Tensor,
         target: torch.Tensor,
         in_units: bool,
+        beside: Callable[[], Sequence[torch.Tensor]] = tuple,
     ) -> None:
         """
         Count a call that stands for so many.
 
-        in_units: whether outputs are in the units of the targets.
+        in_units: whether outputs are in the units of the targets. beside: returns what else the
+        model was given; a state of zeros may come before what a sample is told by.
         """
-        if given.dim() < 2 or scores.dim() < 1 or not distance:
+        if given.dim() < 2 or len(given) < 2 or scores.dim() < 1 or not distance:
             return
         is_clear = self._is_untouched() and _are_surely_apart(given, 0.0)
         if is_clear and _are_surely_apart(
@@ -50,6 +54,8 @@ class AlikeSamples:
             return  # most often: there is nothing to add, and nothing to take back
         # In sums and products, which may be of tensors: no branch waits for an accelerator.
         wanted, apart = _spread(target), _differ(given)
+        if type(apart) is not int or not apart:
+            apart = 1 - math.prod([1 - apart, *(1 - _differ(rows) for rows in beside())])
         is_alike = apart * (_spread(scores) <= _DEPENDS * (wanted if in_units else 1.0))
         tells = wanted != 0
         self.blank += tells * ((self.blank + distance) * (1 - apart) - self.blank)

@@ -86,6 +86,28 @@ def test_dropout(between, changed) -> None:
     assert ask(between)["other noise"].measured == changed
 
 
+@pytest.mark.parametrize("layers", [(nn.Linear(6, 32), nn.Dropout(0.5)), (nn.Dropout(0.5),)])
+def test_dropout_of_another_model(layers) -> None:
+    """What a model beside this one drops before its own loss is no noise of this one."""
+    torch.manual_seed(0)
+    points = torch.randn(4, 16, 6)
+    with Recorder("x") as recorder:
+        plain = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1))
+        other = nn.Sequential(*layers, nn.Linear(32 if len(layers) > 1 else 6, 1))
+        pairs = [(net, torch.optim.SGD(net.parameters(), lr=0.1)) for net in (plain, other)]
+        for batch in points:
+            losses = [F.mse_loss(net(batch), batch.sum(1, keepdim=True)) for net, _ in pairs]
+            for _, optimizer in pairs:
+                optimizer.zero_grad()
+            for loss in losses:
+                loss.backward()
+            for _, optimizer in pairs:
+                optimizer.step()
+    asked = [event for event in recorder.trace if isinstance(event, WhatIf)]
+    assert "nothing edited" in {event.question for event in asked}
+    assert not [e for e in asked if e.question == "other noise" and not e.measured]
+
+
 def test_dropout_that_is_passed_by() -> None:
     """A layer of dropout that is not called, where its owner is, strikes nothing."""
 

@@ -23,6 +23,7 @@ from trainguard.observe.loop.counterfactual.graph_cuts import (
 from trainguard.observe.loop.counterfactual.labels import differ
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
+from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.window import gradient_of
 from trainguard.observe.tools.patches import tell_before
@@ -31,6 +32,7 @@ _LEAST_DROPPED = 32.0  # elements that dropout strikes on the average: it then n
 _FIRST_SCALE = 2.0**16  # torch's own
 _QUARTER = 0.25  # a power of two is exact, and a smaller scale does not overflow
 _SUBNORMAL = 0.05  # of the norm: what is lost of small numbers in 16 bits at a quarter of a scale
+_NODES = 2**14  # of a graph that are looked at
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 
 
@@ -231,23 +233,28 @@ class _Compiled:
 
     compiled = True
 
+    def meet(self, loss: torch.Tensor) -> None:
+        """Count nothing."""
+
 
 class Noticed:
     """
     Counts, in a child that goes on with a step as it is, what can be asked about.
 
-    checkpoints, dropped: calls of checkpoints, and elements that dropout strikes. cuts: how often
-    one line has detached something. bare: gradients that were asked for without a graph. casts:
-    whether autocast was enabled. passed_by: whether a dropout of the model is not called.
+    checkpoints, dropped: calls of checkpoints, and elements that dropout strikes, of what is made
+    by a parameter that the loss is made by, too: another model may have its turn in between. cuts:
+    how often one line has detached something. bare: gradients that were asked for without a graph.
+    casts: whether autocast was enabled. passed_by: whether a dropout of the model is not called.
     """
 
     compiled = casts = False
 
     def __init__(self, held: set[int], module: nn.Module) -> None:
         self._module, self._called = module, set[int]()
-        if any(map(_drops, module.modules())):
-            register_module_forward_pre_hook(self._see_call)
+        self._parts, self._is_within = {id(part) for part in module.modules()}, False
+        register_module_forward_pre_hook(self._see_call)
         self.checkpoints, self.dropped, self.bare = 0, 0.0, 0
+        self._struck: list[tuple[Any, float]] = []
         self._cuts: Counter[str] = Counter()
         on_detach(self._count_cut)
         on_bare_gradients(held, self._count_bare)
@@ -275,8 +282,9 @@ class Noticed:
         return torch._C.TensorBase.detach(tensor)  # noqa: SLF001
 
     def _see_call(self, part: nn.Module, _: Any) -> None:
-        """Remember that a part of the model is called."""
+        """Remember that a part of the model is called, or one of another model."""
         self._called.add(id(part))
+        self._is_within = id(part) in self._parts
 
     def _see_cast(self, context: Any) -> None:
         """See whether a context enables autocast."""
@@ -296,7 +304,24 @@ class Noticed:
         given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
         p = given.get("p", 0.5)
         if given.get("training", True) and 0 < p < 1 and torch.is_grad_enabled():
-            self.dropped += p * int(torch.count_nonzero(given["input"].detach()))
+            hidden = given["input"]
+            share = p * int(torch.count_nonzero(hidden.detach()))
+            if hidden.grad_fn is not None:
+                self._struck.append((hidden.grad_fn, share))
+            elif self._is_within:
+                self.dropped += share
+
+    def meet(self, loss: torch.Tensor) -> None:
+        """Count what was struck on the way to this loss, or beside it."""
+        own = _learned_below(loss.grad_fn) if self._struck else set()
+        self.dropped += sum(share for node, share in self._struck if own & _learned_below(node))
+        self._struck.clear()
+
+
+def _learned_below(node: Any) -> set[int]:
+    """Return the identities of the parameters that something is made by."""
+    nodes = () if node is None else autograd_graph.below(node, _NODES)
+    return {id(below.variable) for below in nodes if hasattr(below, "variable")}
 
 
 def _drops(module: nn.Module) -> bool:

@@ -129,6 +129,8 @@ class Witness(Watcher):
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
         self.loss = total(loss)
+        if self.noticed is not None:
+            self.noticed.meet(loss)
         if loss.grad_fn is not None:
             self.sums = any(find_sums_with_constants(loss))
             self.noise = has_noise(loss)

@@ -135,6 +135,36 @@ def test_one_output_for_all_at_times(scale: float) -> None:
     assert (found.alike, found.blank) == (19, 0)
 
 
+@pytest.mark.parametrize("state", [torch.zeros(1, 32, 6), torch.zeros(32, 6)])
+def test_a_state_of_zeros_before_the_samples(state: torch.Tensor) -> None:
+    """An empty state that comes first says nothing of the samples, which come second."""
+    torch.manual_seed(0)
+
+    class Tagger(nn.Module):
+        """A recurrent layer that is given its state first, as some tutorials write it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.RNN(4, 6) if state.dim() == 3 else nn.RNNCell(4, 6)
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, hidden: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+            """Return the scores of each sample."""
+            out = self.cell(words[None] if hidden.dim() == 3 else words, hidden)
+            return self.head(out[0][-1] if hidden.dim() == 3 else out)
+
+    model, inputs, targets = Tagger(), torch.randn(32, 4), torch.arange(32) % 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(60):
+            optimizer.zero_grad()
+            F.cross_entropy(model(state, inputs), targets).backward()
+            optimizer.step()
+    (found,) = [event for event in recorder.trace if isinstance(event, BaselineFit)]
+    assert (found.alike, found.blank) == (0, 0)
+    assert "faults" not in recorder.trace.conditions
+
+
 def test_a_model_that_is_lost() -> None:
     """Outputs without end are compared without a warning, and are not the same."""
     samples = AlikeSamples()

@@ -277,7 +277,10 @@ class ConstantPredictions(Watcher):
         if given is not None and not given.is_meta:  # there it would have no numbers
             place.examples.add(given, target)
             unit = tally.function in _SYMMETRIC
-            place.samples.add(distance_of(tally.calls), given, scores.detach(), target, unit)
+            beside = self._batches.beside
+            place.samples.add(
+                distance_of(tally.calls), given, scores.detach(), target, unit, beside
+            )
         if are_classes(tally, target):
             came = count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
             if came is not None:

@@ -92,6 +92,7 @@ class Batches(Watcher):
         super().__init__(recorder)
         self.recent: deque[ServedBatch] = deque(maxlen=_RECENT)
         self.given: weakref.ref[torch.Tensor] | None = None
+        self._beside: list[weakref.ref[torch.Tensor]] = []  # to it, in that pass
         self.copies = HostCopies()
         self.served_by: Callable[[], Any] = lambda: None
         self.trained_data: set[int] = set()
@@ -127,6 +128,7 @@ class Batches(Watcher):
         if not forward.gradients:
             return
         self.given = weakref.ref(first)
+        self._beside = [weakref.ref(tensor) for tensor in given[1:_TENSORS]]
         number = whole = 0
         served = self.origin(first)
         if self.recorder.steps < _HASHED or any(w.is_surveyed for w in self.recorder.windows):
@@ -189,6 +191,11 @@ class Batches(Watcher):
             with suppress(Exception):  # inside a transformation of torch.func there are no rows
                 return hash(tuple(self.rows_of(forward, given))) % 2**32
         return fingerprint([first])
+
+    def beside(self) -> list[torch.Tensor]:
+        """Return what else the latest pass that may learn was given, the first few that remain."""
+        alive = [tensor for ref in self._beside if (tensor := ref()) is not None]
+        return [tensor for tensor in alive if tensor.layout == torch.strided]
 
     def origin(self, tensor: torch.Tensor) -> ServedBatch | None:
         """Return the batch of a loader that a tensor belongs to, or that it was moved from."""
