@@ -52,6 +52,13 @@ def same(model, tokens) -> torch.Tensor:
     return F.cross_entropy(model(tokens).mT, tokens.where(kept, 0), ignore_index=0)
 
 
+def padded_before(model, tokens) -> torch.Tensor:
+    """Learn the token after each, in rows whose inputs and targets are filled up at their begin."""
+    blank = torch.arange(8) < torch.randint(5, (24, 1))
+    rows, wanted = (part.masked_fill(blank, 0) for part in (tokens[:, :-1], tokens[:, 1:]))
+    return F.cross_entropy(model(rows).mT, wanted, ignore_index=0)
+
+
 def filled(tokens) -> torch.Tensor:
     """Fill up rows of other tokens with 0."""
     return tokens.clamp(1).masked_fill(torch.arange(9) > torch.randint(8, (24, 1)), 0)
@@ -63,6 +70,8 @@ def filled(tokens) -> torch.Tensor:
         (torch.clone, after, 0, [("Sequential.0.weight learned", 0)]),
         (torch.clone, last, 0, [("Sequential.0.weight learned", 0)]),
         (torch.clone, left_out, None, [("Sequential.0.weight left out", 3)]),
+        (torch.clone, padded_before, 0, [("Sequential.0.weight left out", 0)]),
+        (lambda tokens: tokens.clamp(1), padded_before, 0, []),
         (torch.clone, after, None, []),
         (torch.clone, same, 0, []),
         (filled, after, 0, []),

@@ -53,7 +53,7 @@ class _PaddingRow:
             return
         table = target.reshape(rows.shape) if target.numel() == rows.numel() else None
         if is_ignored:
-            self.left_out += table is not None and _follows(table, rows)
+            self.left_out += table is not None and _follows(table, rows, number)
         elif table is not None:
             self.learned += comes_inside(table, number)
         else:
@@ -365,7 +365,15 @@ def comes_inside(rows: torch.Tensor, number: int) -> bool:
     return True
 
 
-def _follows(target: torch.Tensor, rows: torch.Tensor) -> bool:
-    """Say whether each target is the token after, whichever axis is that of time."""
-    pairs = [(target[:, :-1], rows[:, 1:]), (target[:-1], rows[1:])]
-    return any(bool((after == read).all()) for after, read in pairs if after.numel())
+def _follows(target: torch.Tensor, rows: torch.Tensor, number: int) -> bool:
+    """
+    Say whether each target is the token after, whichever axis is that of time.
+
+    But for the last place of padding at the beginning of a row, whose target may be padding, too.
+    """
+    blank = (target == number) & (rows == number)
+    pairs = [
+        (target[:, :-1], rows[:, 1:], blank[:, :-1]),
+        (target[:-1], rows[1:], blank[:-1]),
+    ]
+    return any(bool(((after == read) | none).all()) for after, read, none in pairs if after.numel())
