@@ -50,85 +50,85 @@ class Probe(Event):
         some did), "leaked" (steps with gradients of another optimizer's loss, of all that were
         made), "weight" (losses that train what they weight log-probabilities by, of those with
         log-probabilities), "sample" (losses that depend on a sample without a graph, of those that
-        train its distribution), "scale" (the spread of the inputs of an evaluation, against that in
-        training; the label has their means, and the loss before and after they are brought to one
-        scale), "shown numbers" (losses that count what a layer is shown of a variable and nothing
-        that is blank there, of those that count one or the other; step is how many rows came again
-        with others blank), "partners" (rows of two inputs that come again in other pairs; step is 1
-        where those of one come in the order that they had), "former optimizer" (advances of a
-        scheduler since another optimizer has taken the place of its own; reference is how many
-        there are in all), "told epochs" (what a scheduler was told as an epoch and is no whole
-        number; reference is how often it was less than before, step how often it was told), "kept
-        statistics" (batches that a model has seen while the batch statistics of its average
-        stayed), "virgin statistics" (passes that learn with batch
-        statistics that are what they were made with, of all in evaluation mode), "swapped
-        average" (evaluations of an average after which the model was not put back), "numberings"
-        (names with another number in the data of an evaluation), "padding cut", and once more as
-        "padding cut late", or "padding cut told" where lengths or a mask come with the batch (the
-        typical change of outputs without so much of it, in deviations between samples), "twice"
-        (steps with a softmax of a softmax, or a sigmoid of a sigmoid, as the label says), "picked"
-        (losses that pick classes along another axis than that of their softmax, of those that pick
-        some), "augmented"
-        (rows of evaluations that are not what they were; reference is how many passes), "unused"
-        (looks at an average of which nothing was made), "attention axis" (steps in which weights of
-        attention do not sum to one along the axis that a product sums; "attention axis, perhaps"
-        where that may be meant), "attention scale" (steps in which scores are multiplied by the
-        root of the width that the label has, of those in which their factor is known; "attention
-        scale, perhaps" alike), "ignored" (targets of a class with a name that a loss leaves out, of
-        all), "tied" (parameters in the places of one that modules shared), "averaged" (steps in
-        which constants, one for each of so many samples, multiply a mean over them; the label says
-        that they are of samples beyond a doubt), "focal" (steps with a focal loss of a mean),
-        "unread" (steps in which a line computes gradients with a graph that no loss has; the label
-        names what moved along them), "borrowed" (evaluations for which several optimizers moved
-        what another one goes on from), "left behind" (steps up to the end in which only what is in
-        no optimizer got gradients), "epsilon" (the least share of a group's elements whose averaged
-        gradients are below the epsilon, of all looks; reference is the epsilon, step how many
-        looks), "penalty" (norms of gradients whose distance to a number is a loss, against the
-        outputs that they are of; the label is the shape), "rounding" (the least share of elements
-        of 16 bits that a step left as they were; reference is how finely their dtype tells numbers
-        apart, step how many looks), "stacked" (the width between two linear layers in a row,
-        against the larger one around them), "weighed crosswise" (a mean of N x N terms, each
-        weighed by what is of all others; reference is N), "one target" (the steps looked at in
-        which all losses that train an output had one target; reference is how many losses, the
-        label the target), "itself" (calls of a loss function that compare what has no graph with
-        itself), "leaf loss" (passes backward at a line that begin at a leaf, all of them; reference
-        is how many passes reached an optimizer), "repeated" (passes over one input with the same
-        results), "acted" (batches with few states, of all; step is before how many as many were
-        acted on), "agreement" (mean cosines, last and first), "noise mean" (that of noise; its
-        spread), "noise scale" (how far a law of the scales of data and noise is missed, by so many
-        pairs), "noise levels" (the most noise in what is mixed of data and noise; of how many
-        rows), "edges passed" (edges held out that messages go along, of all), "centred" (moments
-        after each one that a column is made from; those before), "returns reversed" (episodes that
-        are weighed by returns from the last step on, of all), "ends passed" (looks at which all
-        returns reach beyond the ends of episodes; step: how many ends), "ends bootstrapped" (ends
-        of episodes after which a target counts a share of what follows, of all that are known;
-        step: how many of the first are surely ends), "rounded weight" and "rounded weight, perhaps"
-        (looks at which a term of the loss had a single weight of zero, of all; step: the latest;
-        the label is the statement that rounds it), "zero term" (looks at which all weights of a
-        term of the loss are zero; step: how many), "load lost" (matrices that a load had changed,
-        and that were others before the first pass), "carried" (passes that begin with the state
-        that the pass before has ended with, of those given one), "drawn negatives" (share of the
-        pairs whose scores are pushed down that are pushed up in other calls; reference is how many
-        are pushed down), "kept answers" (losses whose targets are answers that a model gave with
-        something awake, of those with as many classes), "kept noise" and "kept mask" (looks in all
-        of which noise for each sample, or a mask of dropout, was the same; how many numbers it
-        has), "replaced" (steps whose gradients were not
-        finite before something made them so), "steep" (lines with a function of infinite slopes),
-        "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
-        the first and the last layer; the label says which, and what is between), "shared setting"
-        and "copied setting" (what is set of data that others share; the label has what and how),
-        "lost setting" (what is set of a Subset, and read of its data set: both in the label),
-        "alike starts" (episodes that begin with one state, of those with one seed; step: the other
-        seeds of that line), "seeded stream" (passes that begin alike, all of them), "left" (states
-        that a line takes, and that nothing is loaded after; 1 where no line reads them), "found
-        itself" (a metric of retrieval with and without each sample itself; step: how often it was
-        said), "interleaved" (passes with pictures whose channels are read in another order than
-        they are stored), "divided loss" (what all losses are divided by, before so many passes
-        backward), "taught meter" (counts of a mean that is said of an evaluation, and those in it),
-        "group rates" (the highest and lowest rate that the groups were made with; step is 1 where a
-        line sets that of the first alone), "betas" (of gradients, and of their squares), "term
-        sign" (looks at a term that a loss makes worse, of those at one), "live target" (losses that
-        learn through their target, of those with outputs), "ratio" (steps in which new and old
+        train its distribution), "codes" (losses that hold vectors to the codes which they chose,
+        and lead to them by nothing else, of all that hold them), "scale" (the spread of the inputs
+        of an evaluation, against that in training; the label has their means, and the loss before
+        and after they are brought to one scale), "shown numbers" (losses that count what a layer is
+        shown of a variable and nothing that is blank there, of those that count one or the other;
+        step is how many rows came again with others blank), "partners" (rows of two inputs that
+        come again in other pairs; step is 1 where those of one come in the order that they had),
+        "former optimizer" (advances of a scheduler since another optimizer has taken the place of
+        its own; reference is how many there are in all), "told epochs" (what a scheduler was told
+        as an epoch and is no whole number; reference is how often it was less than before, step how
+        often it was told), "kept statistics" (batches that a model has seen while the batch
+        statistics of its average stayed), "virgin statistics" (passes that learn with batch
+        statistics that are what they were made with, of all in evaluation mode), "swapped average"
+        (evaluations of an average after which the model was not put back), "numberings" (names with
+        another number in the data of an evaluation), "padding cut", and once more as "padding cut
+        late", or "padding cut told" where lengths or a mask come with the batch (the typical change
+        of outputs without so much of it, in deviations between samples), "twice" (steps with a
+        softmax of a softmax, or a sigmoid of a sigmoid, as the label says), "picked" (losses that
+        pick classes along another axis than that of their softmax, of those that pick some),
+        "augmented" (rows of evaluations that are not what they were; reference is how many passes),
+        "unused" (looks at an average of which nothing was made), "attention axis" (steps in which
+        weights of attention do not sum to one along the axis that a product sums; "attention axis,
+        perhaps" where that may be meant), "attention scale" (steps in which scores are multiplied
+        by the root of the width that the label has, of those in which their factor is known;
+        "attention scale, perhaps" alike), "ignored" (targets of a class with a name that a loss
+        leaves out, of all), "tied" (parameters in the places of one that modules shared),
+        "averaged" (steps in which constants, one for each of so many samples, multiply a mean over
+        them; the label says that they are of samples beyond a doubt), "focal" (steps with a focal
+        loss of a mean), "unread" (steps in which a line computes gradients with a graph that no
+        loss has; the label names what moved along them), "borrowed" (evaluations for which several
+        optimizers moved what another one goes on from), "left behind" (steps up to the end in which
+        only what is in no optimizer got gradients), "epsilon" (the least share of a group's
+        elements whose averaged gradients are below the epsilon, of all looks; reference is the
+        epsilon, step how many looks), "penalty" (norms of gradients whose distance to a number is a
+        loss, against the outputs that they are of; the label is the shape), "rounding" (the least
+        share of elements of 16 bits that a step left as they were; reference is how finely their
+        dtype tells numbers apart, step how many looks), "stacked" (the width between two linear
+        layers in a row, against the larger one around them), "weighed crosswise" (a mean of N x N
+        terms, each weighed by what is of all others; reference is N), "one target" (the steps
+        looked at in which all losses that train an output had one target; reference is how many
+        losses, the label the target), "itself" (calls of a loss function that compare what has no
+        graph with itself), "leaf loss" (passes backward at a line that begin at a leaf, all of
+        them; reference is how many passes reached an optimizer), "repeated" (passes over one input
+        with the same results), "acted" (batches with few states, of all; step is before how many as
+        many were acted on), "agreement" (mean cosines, last and first), "noise mean" (that of
+        noise; its spread), "noise scale" (how far a law of the scales of data and noise is missed,
+        by so many pairs), "noise levels" (the most noise in what is mixed of data and noise; of how
+        many rows), "edges passed" (edges held out that messages go along, of all), "centred"
+        (moments after each one that a column is made from; those before), "returns reversed"
+        (episodes that are weighed by returns from the last step on, of all), "ends passed" (looks
+        at which all returns reach beyond the ends of episodes; step: how many ends), "ends
+        bootstrapped" (ends of episodes after which a target counts a share of what follows, of all
+        that are known; step: how many of the first are surely ends), "rounded weight" and "rounded
+        weight, perhaps" (looks at which a term of the loss had a single weight of zero, of all;
+        step: the latest; the label is the statement that rounds it), "zero term" (looks at which
+        all weights of a term of the loss are zero; step: how many), "load lost" (matrices that a
+        load had changed, and that were others before the first pass), "carried" (passes that begin
+        with the state that the pass before has ended with, of those given one), "drawn negatives"
+        (share of the pairs whose scores are pushed down that are pushed up in other calls;
+        reference is how many are pushed down), "kept answers" (losses whose targets are answers
+        that a model gave with something awake, of those with as many classes), "kept noise" and
+        "kept mask" (looks in all of which noise for each sample, or a mask of dropout, was the
+        same; how many numbers it has), "replaced" (steps whose gradients were not finite before
+        something made them so), "steep" (lines with a function of infinite slopes), "signal lost"
+        and "signal grown" (the size of what differs between samples, or of all, in the first and
+        the last layer; the label says which, and what is between), "shared setting" and "copied
+        setting" (what is set of data that others share; the label has what and how), "lost setting"
+        (what is set of a Subset, and read of its data set: both in the label), "alike starts"
+        (episodes that begin with one state, of those with one seed; step: the other seeds of that
+        line), "seeded stream" (passes that begin alike, all of them), "left" (states that a line
+        takes, and that nothing is loaded after; 1 where no line reads them), "found itself" (a
+        metric of retrieval with and without each sample itself; step: how often it was said),
+        "interleaved" (passes with pictures whose channels are read in another order than they are
+        stored), "divided loss" (what all losses are divided by, before so many passes backward),
+        "taught meter" (counts of a mean that is said of an evaluation, and those in it), "group
+        rates" (the highest and lowest rate that the groups were made with; step is 1 where a line
+        sets that of the first alone), "betas" (of gradients, and of their squares), "term sign"
+        (looks at a term that a loss makes worse, of those at one), "live target" (losses that learn
+        through their target, of those with outputs), "ratio" (steps in which new and old
         probabilities were equal, of those after another one), "brief statistics" (the momentum of
         batch statistics that are the last batch's, and of how many layers), "target scale" (how far
         targets of an evaluation are from the predictions that follow them, in deviations; by how
@@ -189,29 +189,28 @@ class Probe(Event):
         twice" (steps after which two lines have advanced a scheduler, of those after which one has;
         label: its name and the usual line), "batch choice" (the least share of the samples for
         which another alternative is better than the one of the whole batch, the label says of what:
-        "order" or "part"; reference: looks; step: 1 if a
-        loader or places drew the samples), "covered" (targets that are the label's token, which is
-        shown in their places and in no others, of all that count; step: how many calls), "normal
-        start" (evaluations whose input is as normal noise is, of those looked at), "returns mixed"
-        (episodes weighed by their returns in neither order, of those known), "self distance" (looks
-        in which all distances of the kind that the label says are zero), "missed key" (dictionaries
-        that were looked at, none of which has the key that the first line of the label asks for;
-        the other line is one that they have and nothing reads), "mixed" (steps whose samples are
-        mixed with what the label says, of those whose parts were found), "free weight" (what a term
-        of the loss is multiplied by at the end, and before; it is learned, and nothing else in the
-        loss depends on it; step: how many looks), "running sum" (losses with a running sum over
-        samples that are in no order, of those with one), "likelihood" (how much larger than its
-        errors a variance is that a loss is least for; step: how many looks), "cut warmup" (advances
-        of a warmup that a sequence makes, and those that it is laid out for), "inverse" (how far
-        two functions, the label, lead from numbers of a batch, as a share of their deviation, and
-        how far they may), "worst state" (the mean error of the state that is evaluated at the end,
-        when it was the worst of as many as the label says, and that of the best; step: of which it
-        is), "messages returned" (looks at a graph of which no message reaches another node than the
-        one it is from, of all), "separated copies" (looks at a table of copies of samples whose
-        groups are of different samples, of all; the label says how many samples and copies, and how
-        they were made).
-    measured, reference: what was found, and what it is held against.
-    step, source, label: when, where, and what tells alike probes apart.
+        "order" or "part"; reference: looks; step: 1 if a loader or places drew the samples),
+        "covered" (targets that are the label's token, which is shown in their places and in no
+        others, of all that count; step: how many calls), "normal start" (evaluations whose input is
+        as normal noise is, of those looked at), "returns mixed" (episodes weighed by their returns
+        in neither order, of those known), "self distance" (looks in which all distances of the kind
+        that the label says are zero), "missed key" (dictionaries that were looked at, none of which
+        has the key that the first line of the label asks for; the other line is one that they have
+        and nothing reads), "mixed" (steps whose samples are mixed with what the label says, of
+        those whose parts were found), "free weight" (what a term of the loss is multiplied by at
+        the end, and before; it is learned, and nothing else in the loss depends on it; step: how
+        many looks), "running sum" (losses with a running sum over samples that are in no order, of
+        those with one), "likelihood" (how much larger than its errors a variance is that a loss is
+        least for; step: how many looks), "cut warmup" (advances of a warmup that a sequence makes,
+        and those that it is laid out for), "inverse" (how far two functions, the label, lead from
+        numbers of a batch, as a share of their deviation, and how far they may), "worst state" (the
+        mean error of the state that is evaluated at the end, when it was the worst of as many as
+        the label says, and that of the best; step: of which it is), "messages returned" (looks at a
+        graph of which no message reaches another node than the one it is from, of all), "separated
+        copies" (looks at a table of copies of samples whose groups are of different samples, of
+        all; the label says how many samples and copies, and how they were made). measured,
+        reference: what was found, and what it is held against. step, source, label: when, where,
+        and what tells alike probes apart.
 
     "padding" counts steps in which the token for padding came as others do; step is its number.
     """

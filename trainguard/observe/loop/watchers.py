@@ -17,6 +17,7 @@ from trainguard.observe.loop.watch.evaluations.restored_states import RestoredSt
 from trainguard.observe.loop.watch.evaluations.scores import Scores
 from trainguard.observe.loop.watch.evaluations.target_scales import TargetScales
 from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
+from trainguard.observe.loop.watch.gradients.chosen_codes import ChosenCodes
 from trainguard.observe.loop.watch.gradients.clipping import Clipping
 from trainguard.observe.loop.watch.gradients.epsilons import Epsilons
 from trainguard.observe.loop.watch.gradients.gradient_reads import GradientReads
@@ -350,6 +351,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EpisodeEnds,
     TerminalTargets,
     GraphlessSamples,
+    ChosenCodes,
     Counterfactuals,
     FirstSteps,
     Growing,

@@ -1,4 +1,4 @@
-"""Judgements of what cuts off from learning: functions at their limit, samples with no graph."""
+"""Judgements of what cuts off from learning: functions at their limit, samples, codes."""
 
 from collections.abc import Iterator
 
@@ -13,6 +13,7 @@ from trainguard.invariants.loop.evidence import PARAMETERS, both, has_probe, ste
 from trainguard.invariants.loop.wording import and_more, events, line_of_steps
 
 _FEW = 3
+_MOSTLY = 2 / 3  # of the losses: codes that all vectors share by chance, say, make an exception
 _LEAST_STEPS = 21  # from the 20th on it is looked at
 _DEAD = 20  # steps in a row with zeros, as of weights that have died
 _SHARES = ("log_softmax", "softmax")  # over one element
@@ -125,4 +126,36 @@ def samples_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
                 "a gradient through the sample",
                 why="draw it by rsample(), which sample() is without the gradient",
                 event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("codes", "no loss held an encoder to codes that it chose"))
+def codes_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An encoder whose vectors choose codes learns from what the codes are used for.
+
+    Judges: distances of torch's loss functions between vectors and codes that stay, which are the
+        nearest to each of a few: whether the rest of the loss, which trains other parameters, leads
+        to any parameter of these vectors, in 3 of the steps looked at, or more.
+    Allows: a third of the steps, or more, in which it does.
+    Misses: distances by hand; one code for each number; steps in which every vector has a code of
+        its own, or all have one.
+    Why: what is looked up has no gradient for what it was looked up by, unless that goes straight
+        through: z + (code - z).detach(). Without it, or with the two exchanged, the encoder learns
+        nothing but to stay where the first codes were.
+    Source: van den Oord et al., Neural Discrete Representation Learning (arXiv 1711.00937), 3.2;
+        Bengio et al., Estimating or Propagating Gradients (arXiv 1308.3432), straight-through.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "codes" and _FEW <= probe.measured > _MOSTLY * probe.reference:
+            yield Finding(
+                f"what chooses the codes of `{trace.subject}` learns nothing but to stay with them",
+                "a distance from the codes that vectors have chosen",
+                portion(probe.measured, probe.reference, "losses")
+                + " lead to these vectors by this distance alone",
+                "gradients from what the codes are used for",
+                why="let them go straight through: z + (code - z).detach(), which is the code, and"
+                " leads back to z; code + (z - code).detach() is z, and does not",
+                event=probe,
+                source=probe.source,
             )
