@@ -134,6 +134,44 @@ def test_what_an_optimizer_steps_is_left_to_it() -> None:
     assert {step.optimizer for step in steps_of(perturbed)} == {"SGD"}
 
 
+@pytest.mark.parametrize("share", [1.0, 0.05])
+def test_a_target_that_follows(share: float) -> None:
+    """A copy that gets gradients, as a target nobody detached, is not stepped where it follows."""
+
+    def train() -> None:
+        """Learn from a target network that is moved to the model every other step."""
+        model, target = network(), network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for count, (inputs, wanted) in enumerate(batches(9)):
+            loss = F.mse_loss(model(inputs), wanted + 0.9 * target(inputs))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if count % 2:
+                with torch.no_grad():
+                    for ours, theirs in zip(target.parameters(), model.parameters(), strict=True):
+                        ours.lerp_(theirs, share)
+
+    assert {step.optimizer for step in steps_of(train)} == {"SGD"}
+
+
+def test_a_model_by_hand_beside_one_of_an_optimizer() -> None:
+    """What goes its own way is stepped by hand, though another model is like it."""
+
+    def train() -> None:
+        """Train two, one of them by hand."""
+        model, other = network(), network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for inputs, wanted in batches(9):
+            optimizer.zero_grad()
+            other.zero_grad()
+            (F.mse_loss(model(inputs), wanted) + F.l1_loss(other(inputs), wanted)).backward()
+            optimizer.step()
+            descend(list(other.parameters()), [p.grad for p in other.parameters()])
+
+    assert {step.optimizer for step in steps_of(train)} == {"SGD", "by hand"}
+
+
 @pytest.mark.parametrize("train", [along_attribute, along_returned])
 def test_what_an_earlier_training_left_behind_is_no_matter(train) -> None:
     """An optimizer that is still in memory, and holds nothing of this run."""

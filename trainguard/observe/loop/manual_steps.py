@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.losses import Losses
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 no other way to ask
 _SAMPLED = 8  # parameters looked at, and elements of each
 _TELLING = 2  # parameters that have just moved, by which it is seen whether the next step is made
+_FEWEST = 4  # numbers whose direction tells where they go; the directions of fewer agree by chance
+_STRAIGHT = 0.999  # of a cosine, which rounding lowers where a model has all but arrived
 _SURELY = 8  # moves in a row of what an optimizer holds that has never stepped: no perturbation
 _Kept = tuple[torch.Tensor, torch.Tensor]  # a parameter, and some of its elements before
 _Pair = tuple[torch.Tensor, torch.Tensor]  # a parameter and its gradient
@@ -130,6 +133,8 @@ class ManualSteps:
         if self.window is None or not before:
             return
         moved = self.recorder.faults.look(self._find_moved, before)
+        if moved and self._left and self.recorder.faults.look(self._are_followers, before):
+            moved = None
         if not moved:
             self._tells, self._telling = self._tells and not self._telling, []
             return
@@ -162,6 +167,13 @@ class ManualSteps:
         # Whether there was a step must be known now: what waits for the device comes with it.
         flags = self.recorder.store.read_now([_differs(p, old) for p, old in before])
         return [p for (p, _), flag in zip(before, flags, strict=True) if flag]
+
+    def _are_followers(self, before: list[_Kept]) -> bool:
+        """Say whether parameters were moved to, or toward, those of a model that is learned."""
+        leaders = [p for optimizer in self._optimizers() for p in _held_by(optimizer)]
+        followed = [_is_toward(p, old, leaders) for p, old in before]
+        told = [each for each in followed if each is not None]
+        return bool(told) and all(told)
 
     def _see_moves(self, held: list[_Kept]) -> None:
         """
@@ -266,6 +278,18 @@ def _differs(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     if now.shape != old.shape or now.device != old.device:
         return torch.ones((), dtype=torch.bool, device=old.device)
     return (now != old).any()
+
+
+def _is_toward(
+    parameter: torch.Tensor, old: torch.Tensor, leaders: Sequence[torch.Tensor]
+) -> bool | None:
+    """Say whether a parameter has moved straight to one of others; None where few numbers tell."""
+    move = _sample(parameter).double() - old.double()
+    if move.numel() < _FEWEST or not bool(move.any()):
+        return None
+    alike = [p for p in leaders if p.shape == parameter.shape and p is not parameter]
+    ways = [_sample(leader).double() - old.double() for leader in alike]
+    return any(float(functional.cosine_similarity(move, way, 0)) > _STRAIGHT for way in ways)
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:
