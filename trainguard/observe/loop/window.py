@@ -29,6 +29,7 @@ class Forward:
     One call of an outermost module.
 
     learned: whether a backward has reached its output since.
+    shared: whether one has reached what it was given, which other modules have made.
     measured: what a loss function returned after it, where it builds a graph.
     keywords: the names of those of its inputs, the last ones, that were given by name.
     """
@@ -43,6 +44,7 @@ class Forward:
     asleep: tuple[str, ...] = ()
     awake: tuple[str, ...] = ()
     learned: bool = False
+    shared: bool = False
     measured: Any = None
     keywords: tuple[str, ...] = ()
 

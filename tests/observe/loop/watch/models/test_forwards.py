@@ -226,3 +226,25 @@ def test_passes_over_one_input_are_counted() -> None:
     assert "faults" not in recorder.trace.conditions
     found = [event for event in recorder.trace if isinstance(event, Evaluation)]
     assert [(event.passes, event.repeats) for event in found] == [(4, 0), (5, 4)]
+
+
+def test_a_loss_of_a_step_that_is_given_up() -> None:
+    """A pass over what was learned through by another one is no evaluation, and one apart is."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        maker, critic = nn.Linear(4, 4), Net()
+        optimizer = torch.optim.SGD([*maker.parameters(), *critic.parameters()], lr=0.05)
+        for inputs, target in batches(9):
+            made = maker(inputs)
+            loss = F.mse_loss(critic(made), target)
+            loss = F.mse_loss(critic(made), target)  # takes the place of the first
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        for inputs, target in batches(3):  # without a graph in mind, and with one
+            F.mse_loss(critic(maker(inputs)), target)
+        for inputs, target in batches(6):
+            F.mse_loss(critic(maker(inputs)), target).backward()
+            optimizer.step()
+    events = [event for event in recorder.trace if isinstance(event, Evaluation)]
+    assert {event.step for event in events if event.module == "Net"} == {9}

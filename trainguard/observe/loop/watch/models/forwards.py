@@ -102,7 +102,7 @@ class Forwards(Watcher):
         self._pending = [p for p in self._pending if not p[0].learned and p[0].step >= oldest]
         for forward, ref in idle:
             module = ref()
-            if module is not None:
+            if module is not None and not forward.shared:  # or a loss of a step was given up
                 self._add_pass(forward, module, late=True)
         if idle:
             self._close()
@@ -176,9 +176,15 @@ class Forwards(Watcher):
             """Remember that the pass was learned from."""
             forward.learned = True
 
+        def on_other_gradient(_gradient: torch.Tensor) -> None:
+            """Remember that what made its input was learned from, if not by this pass."""
+            forward.shared = True
+
         able = [t for t in tensors_in(output) if t.requires_grad and t.grad_fn is not None][:8]
         for tensor in able:
             tensor.register_hook(on_gradient)  # type: ignore[no-untyped-call]
+        for tensor in [t for t in self.recorder.given if t.grad_fn is not None][:2] if able else ():
+            tensor.register_hook(on_other_gradient)  # type: ignore[no-untyped-call]
         return bool(able)
 
     def _add_pass(self, forward: Forward, module: nn.Module, late: bool = False) -> None:
