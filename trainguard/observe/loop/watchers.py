@@ -63,6 +63,7 @@ from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
 from trainguard.observe.loop.watch.losses.noise_levels import NoiseLevels
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.overlaps import Overlaps
+from trainguard.observe.loop.watch.losses.own_choices import OwnChoices
 from trainguard.observe.loop.watch.losses.own_negatives import OwnNegatives
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
@@ -267,6 +268,7 @@ _ALL: tuple[type[Watcher], ...] = (
     NoiseLevels,
     SelfMatches,
     OwnNegatives,
+    OwnChoices,
     SelfDistances,
     MaskedChoices,
     ShownTokens,

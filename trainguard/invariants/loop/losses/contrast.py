@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import (
     count,
     events,
@@ -32,7 +32,13 @@ _LOOKS = 3  # at the losses of a run
 _ALONE = 0.9  # of the backward passes: their loss is one that torch's functions tell of
 
 
-@invariant("loop", evidence=has_probe("self", "no loss was over a table of all pairs of samples"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("self", "no loss was over a table of all pairs of samples"),
+        has_probe("own choice", "no loss was over a table of all pairs of samples"),
+    ),
+)
 def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A contrastive loss leaves out the comparison of each sample with itself.
@@ -41,9 +47,12 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
         is the same number in all rows, the highest of each, and never the target, in all of the
         first 8 calls of a place. So it is where vectors of length 1 are compared with themselves.
         Of losses by hand, the tables that `logsumexp`, `log_softmax` or a sum of `exp` goes over,
-        where the loss takes other entries of the table as well, its positives.
+        where the loss takes other entries of the table as well, its positives. And `min`, `max`
+        and `topk` of one along an axis of such a table, of vectors with themselves: whether each
+        row chooses its own column, in all of 3 looks or more.
     Allows: a diagonal that is masked, or taken off a sum; one that is the target, as between two
-        views, or among the positives; tables that nothing is taken of but their sums.
+        views, or among the positives; tables that nothing is taken of but their sums; what is
+        greatest in a row, and taken off that row.
     Misses: vectors that are not normalised; positives that are computed apart from the table.
     Why: the highest score of all is one that can never be right: the loss has a floor, and what is
         learned is mostly to make up for it.
@@ -58,6 +67,17 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
                 "left out",
                 why="fill the diagonal with -inf before the loss",
                 event=probe,
+            )
+        if probe.probe == "own choice" and _LOOKS <= probe.measured == probe.reference:
+            yield Finding(
+                f"each sample of `{trace.subject}` chooses itself of all that it is compared with",
+                f"the {probe.label} of each row of a table of samples with themselves",
+                "its own, in " + portion(probe.measured, probe.reference, "tables"),
+                "that of another sample",
+                why="what is nearest to a sample is the sample itself, whatever the model does:"
+                " fill the diagonal before the choice",
+                event=probe,
+                source=probe.source,
             )
 
 
