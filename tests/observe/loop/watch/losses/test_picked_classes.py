@@ -60,6 +60,18 @@ def test_whole_distributions_are_not() -> None:
     assert probes(loss) == []
 
 
+def test_distributions_of_what_was_done_are_not() -> None:
+    """Those of one action of each sample, over returns, are picked along the actions."""
+    returns = torch.rand(5, 6).softmax(1)
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy of the returns of what was done, as a distributional Q has it."""
+        of_actions = (z[:, :, None] * torch.linspace(0, 1, 6)).softmax(2)
+        return -(returns * of_actions[range(5), LABELS].clamp_min(1e-5).log()).sum(1).mean()
+
+    assert probes(loss) == []
+
+
 def test_a_softmax_of_a_softmax_is_told() -> None:
     """It is where the second is a logarithm; logits that are scaled before it are no softmax."""
     (probe,) = probes(lambda z: LOSSES["gathered"](z.softmax(1), 1), "twice")

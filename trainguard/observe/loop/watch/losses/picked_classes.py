@@ -186,12 +186,19 @@ def _gathered(node: Node, made: torch.Tensor, axis: int) -> _Reading | None:
     return differs, lambda told: along if told[0] else None
 
 
-def _indexed(node: Node, made: torch.Tensor, _: int) -> _Reading | None:
-    """Tell along which axis classes are picked, where all places of one other are run through."""
+def _indexed(node: Node, made: torch.Tensor, axis: int) -> _Reading | None:
+    """
+    Tell along which axis classes are picked, where all places of one other are run through.
+
+    Of more than two axes that of the softmax is one of both: else whole distributions are picked,
+    as those of the actions that were taken.
+    """
     kept = autograd_graph.saved(node, "indices") or ()
     indices = [*kept, *[None] * made.dim()][: made.dim()]
     given = [place for place, index in enumerate(indices) if index is not None]
     if len(given) != 2 or any(indices[p].dim() != 1 for p in given):
+        return None
+    if made.dim() > 2 and axis not in given:
         return None
     if indices[given[0]].device != indices[given[1]].device:
         return None
