@@ -65,7 +65,7 @@ def test_distributions_of_what_was_done_are_not() -> None:
     returns = torch.rand(5, 6).softmax(1)
 
     def loss(z: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy of the returns of what was done, as a distributional Q has it."""
+        """Return the cross-entropy of returns, as of a Q that is a distribution."""
         of_actions = (z[:, :, None] * torch.linspace(0, 1, 6)).softmax(2)
         return -(returns * of_actions[range(5), LABELS].clamp_min(1e-5).log()).sum(1).mean()
 
