@@ -19,7 +19,8 @@ class BaselineFit(Event):
         different inputs they have.
     learnable: the share of the variance of held-out targets that a kernel regression on the other
         examples explains; nan where it was not tried.
-    evaluated: the same of pairs of evaluations, where learnable is little; else nan.
+    evaluated: the same of pairs of evaluations, where learnable is little; else nan. farther: how
+        far the inputs are from the nearest of those, over how far these are from each other.
     reconstructs: whether the targets are the inputs themselves.
     deviation: of the inputs from one example to another, the root mean square over their numbers;
         nan where they are no numbers.
@@ -43,6 +44,7 @@ class BaselineFit(Event):
     inputs: int = 0
     learnable: float = nan
     evaluated: float = nan
+    farther: float = nan
     reconstructs: bool = False
     deviation: float = nan
     alike: int = 0

@@ -48,6 +48,7 @@ from trainguard.invariants.loop.losses import spreads as spreads  # isort: skip
 from trainguard.invariants.loop.losses import distances as distances  # isort: skip
 from trainguard.invariants.loop.losses import choices as choices  # isort: skip
 from trainguard.invariants.loop.losses import chance as chance  # isort: skip
+from trainguard.invariants.loop.losses import labels as labels  # isort: skip
 from trainguard.invariants.loop.said import logged as logged  # isort: skip
 from trainguard.invariants.loop.said import logged_accuracies as logged_accuracies  # isort: skip
 from trainguard.invariants.loop.said import logged_averages as logged_averages  # isort: skip

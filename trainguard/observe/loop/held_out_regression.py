@@ -7,7 +7,7 @@ learn from data that have nothing to teach.
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -93,6 +93,14 @@ class Examples:
         except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular
             return nan
 
+    def farther_than(self, others: "Examples") -> float:
+        """Return how far these inputs are from others, in distances of those, or nan."""
+        try:
+            with torch.device("cpu"):
+                return _times_farther(self.inputs, others.inputs)
+        except Exception:  # noqa: BLE001 rows of different lengths
+            return nan
+
     def describe(self) -> dict[str, Any]:
         """Return columns of a BaselineFit: how many examples there are, and what they teach."""
         learnable, deviation = self.explain(), nan
@@ -129,6 +137,16 @@ def _held_out_r2(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> flo
     answers = _as_numbers(torch.stack([targets[i] for i in order]))
     kernels = _kernels(features) if features.shape[1] and answers.shape[1] else []
     return max((_test(k, answers, ridge) for k in kernels for ridge in _RIDGES), default=nan)
+
+
+def _times_farther(inputs: list[torch.Tensor], others: list[torch.Tensor]) -> float:
+    """Return how far inputs are from the nearest other, over how far these are from each other."""
+    if min(len(inputs), len(others)) < _LEAST:
+        return nan
+    features = _as_features(torch.stack([*inputs, *others]))
+    here, there = features[: len(inputs)], features[len(inputs) :]
+    own = torch.cdist(there, there).fill_diagonal_(inf).amin(1).median()
+    return float(torch.cdist(here, there).amin(1).median() / own)
 
 
 def _as_features(rows: torch.Tensor) -> torch.Tensor:

@@ -133,7 +133,7 @@ class ManualSteps:
         if self.window is None or not before:
             return
         moved = self.recorder.faults.look(self._find_moved, before)
-        if moved and self._left and self.recorder.faults.look(self._are_followers, before):
+        if moved and self.recorder.faults.look(self._are_followers, before):
             moved = None
         if not moved:
             self._tells, self._telling = self._tells and not self._telling, []

@@ -82,13 +82,13 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         return
     for whole in events(trace, BaselineFit):
         fit = _since_latest_training(trace, whole)
-        if not _is_conclusive(fit):
+        if not is_conclusive(fit):
             continue
-        ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
+        ratio, before = share_of_constant(fit, 0.75, 1), share_of_constant(fit, 0.25, 0.5)
         falls = ratio < (_FALLS if ratio < _WORSE else _FALLS_FAR) * before
         # It nears the constant's from above, and stays.
         if fit.reconstructs and fit.only < ALONE and fit.calls >= _LONG:
-            falls = falls and _ratio(fit, 0.5, 0.75) - ratio > _PACE * (before - ratio)
+            falls = falls and share_of_constant(fit, 0.5, 0.75) - ratio > _PACE * (before - ratio)
         absurd = ratio >= _ABSURD and fit.function.startswith(_ENTROPIES)
         if ratio < beaten or (falls and not absurd) or _is_hidden_by_outliers(fit):
             continue
@@ -96,7 +96,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         slow = fit.calls < _LONG and ratio < before  # it may only not have been long enough
         taught = max(fit.learnable, fit.evaluated if fit.evaluated > 0 else 0.0) >= _LEARNABLE
         sure = alone and ((taught and not slow) or ratio >= _WORSE)
-        best = min(_ratio(fit, part / 4, (part + 1) / 4) for part in range(4))
+        best = min(share_of_constant(fit, part / 4, (part + 1) / 4) for part in range(4))
         if alone or (fit.reconstructs and best >= beaten):
             yield _make_finding(trace, fit, beaten, Rank.BROKEN if sure else Rank.NOTE)
 
@@ -166,7 +166,7 @@ def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFi
     )
 
 
-def _is_conclusive(fit: BaselineFit) -> bool:
+def is_conclusive(fit: BaselineFit) -> bool:
     """Say whether there are enough calls, with targets that vary, and with finite losses."""
     known = len(fit.losses) == len(fit.constants) > 0
     if not known or not all(isfinite(value) for value in (*fit.losses, *fit.constants)):
@@ -311,10 +311,10 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     learned = [
         f
         for f in events(trace, BaselineFit)
-        if _is_conclusive(f) and (perverse or f.learnable >= _LEARNABLE)
+        if is_conclusive(f) and (perverse or f.learnable >= _LEARNABLE)
     ]
     for fit in learned[:1]:
-        if fit.only >= ALONE and _ratio(fit, 0.75, 1) <= _LEARNED:
+        if fit.only >= ALONE and share_of_constant(fit, 0.75, 1) <= _LEARNED:
             yield _describe_skill(trace, skills[0], fit)
 
 
@@ -334,7 +334,7 @@ def _is_perverse(skill: Skill) -> bool:
 
 def _describe_skill(trace: Trace[Event], skill: Skill, fit: BaselineFit) -> Finding:
     """Return the finding about an evaluation."""
-    ratio = _ratio(fit, 0.75, 1)
+    ratio = share_of_constant(fit, 0.75, 1)
     return Finding(
         f"the model of `{trace.subject}` learns, and its evaluation is no better than chance",
         f"step {skill.step}, with a training loss at {percent(ratio)} of a constant's",
@@ -353,7 +353,7 @@ def _mean(values: Sequence[float], low: float, high: float) -> float:
     return sum(part) / len(part)
 
 
-def _ratio(fit: BaselineFit, low: float, high: float) -> float:
+def share_of_constant(fit: BaselineFit, low: float, high: float) -> float:
     """Return the loss of one part of the run over that of the constant."""
     constant = _mean(fit.constants, low, high)
     return _mean(fit.losses, low, high) / constant if constant > 0 else 0.0

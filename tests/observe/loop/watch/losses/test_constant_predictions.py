@@ -165,6 +165,21 @@ def test_a_state_of_zeros_before_the_samples(state: torch.Tensor) -> None:
     assert "faults" not in recorder.trace.conditions
 
 
+def test_one_sequence_whose_places_are_samples() -> None:
+    """A batch of one row is not the same for all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(0, 1), nn.Linear(4, 5))
+    tokens = torch.tensor([[0, 1, 0, 2, 3, 3]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(60):
+            optimizer.zero_grad()
+            F.cross_entropy(model(tokens), tokens[0]).backward()
+            optimizer.step()
+    (found,) = [event for event in recorder.trace if isinstance(event, BaselineFit)]
+    assert (found.alike, found.blank) == (0, 0)
+
+
 def test_a_model_that_is_lost() -> None:
     """Outputs without end are compared without a warning, and are not the same."""
     samples = AlikeSamples()
@@ -173,10 +188,10 @@ def test_a_model_that_is_lost() -> None:
     assert samples.describe() == {"alike": 0, "blank": 0}
 
 
-def evaluated(evaluation: torch.Tensor, rows: int = 128) -> BaselineFit:
+def evaluated(evaluation: torch.Tensor, rows: int = 128, spread: float = 1.0) -> BaselineFit:
     """Train on noise, evaluate on one batch in each epoch, and return what was compared."""
     torch.manual_seed(0)
-    model, inputs = nn.Linear(4, 1), torch.randn(320, 4)
+    model, inputs = nn.Linear(4, 1), spread * torch.randn(320, 4)
     noise, other = torch.randn(320, 1), torch.randn(rows, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     with Recorder("x") as recorder:
@@ -198,7 +213,15 @@ def test_pairs_of_an_evaluation_teach() -> None:
     assert found.learnable < 0.05
     assert found.evaluated > 0.9
     assert not evaluated(torch.zeros(4, 1)).evaluated > 0.05
-    assert isnan(evaluated(torch.ones(4, 1), rows=32).evaluated)
+    few = evaluated(torch.ones(4, 1), rows=32)
+    assert isnan(few.evaluated)
+    assert isnan(few.farther)
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(1.0, 0.85, 1.15), (1.6, 1.3, 3.0)])
+def test_inputs_that_are_as_near_as_those_of_an_evaluation(spread, least, most) -> None:
+    """They are, if both are of one kind."""
+    assert least < evaluated(torch.ones(4, 1), spread=spread).farther < most
 
 
 def test_pairs_of_an_evaluation_are_not_asked_where_the_training_teaches() -> None:

@@ -72,6 +72,12 @@ OTHERS = {
     "several": lambda c: hinge(scores(c).topk(3).values[:, 1:]),
     "taken off": lambda c: ((s := scores(c)) - s.max(1, keepdim=True).values).exp().sum(1).mean(),
     "two halves": lambda c: hinge((c[:6] @ c[6:].T).max(1).values),
+    "two views": lambda c: hinge(
+        (F.normalize(c, dim=1) @ F.normalize(c + 1e-3 * torch.randn(COUNT, 4), dim=1).T)
+        .max(1)
+        .values
+    ),
+    "a square": lambda c: hinge(((c * c).sum(1, keepdim=True) * EYE).max(1).values),
     "another matrix": lambda c: hinge((c @ torch.ones(4, COUNT)).max(1).values),
 }
 

@@ -59,6 +59,12 @@ def padded_before(model, tokens) -> torch.Tensor:
     return F.cross_entropy(model(rows).mT, wanted, ignore_index=0)
 
 
+def prompted(model, tokens) -> torch.Tensor:
+    """Learn the token after each, but for the first few of a row, which are given."""
+    wanted = tokens[:, 1:].masked_fill(torch.arange(8) < 3, 0)
+    return F.cross_entropy(model(tokens[:, :-1]).mT, wanted, ignore_index=0)
+
+
 def filled(tokens) -> torch.Tensor:
     """Fill up rows of other tokens with 0."""
     return tokens.clamp(1).masked_fill(torch.arange(9) > torch.randint(8, (24, 1)), 0)
@@ -72,6 +78,7 @@ def filled(tokens) -> torch.Tensor:
         (torch.clone, left_out, None, [("Sequential.0.weight left out", 3)]),
         (torch.clone, padded_before, 0, [("Sequential.0.weight left out", 0)]),
         (lambda tokens: tokens.clamp(1), padded_before, 0, []),
+        (torch.clone, prompted, 0, []),
         (torch.clone, after, None, []),
         (torch.clone, same, 0, []),
         (filled, after, 0, []),

@@ -248,6 +248,7 @@ class ConstantPredictions(Watcher):
         other = self._evaluated.get(place.kind)
         if other is not None and told["learnable"] < _LITTLE:
             told["evaluated"] = other.explain()
+            told["farther"] = place.examples.farther_than(other)
         return told
 
     def _ask(self, place: _Place, tensors: Sequence[torch.Tensor], take: Take) -> None:

@@ -59,11 +59,11 @@ class OwnChoices(Watcher):
 
 
 def _is_own(node: Node) -> bool | None:
-    """Say whether what is chosen of each row of a square table is on its diagonal."""
+    """Say whether what is chosen of each row of a table is on its diagonal."""
     if kind_of(node) not in _CHOICES or not hasattr(node, "_saved_dim"):
         return None
     shape, places = autograd_graph.sizes(node), saved(node, "indices")
-    if len(shape) != 2 or shape[0] != shape[1] or not _LEAST <= shape[0] <= _LARGEST:
+    if len(shape) != 2 or not _LEAST <= shape[0] <= _LARGEST:
         return None
     if places is None or not places.is_cpu or places.numel() != shape[0]:
         return None  # of several, the first is often left out

@@ -1,0 +1,43 @@
+"""The judge of labels that are not those of their inputs."""
+
+import pytest
+
+from trainguard.events.fit import BaselineFit, Skill
+from trainguard.events.loop import Logged
+
+NAME = "labels_belong_to_their_inputs"
+OURS = Logged(name="val_acc", value=0.26, step=60)
+
+
+def fit(**more) -> BaselineFit:
+    """Write a loss that falls a little, and what a regression explains of its pairs."""
+    row = {"calls": 80, "losses": (1.65,) * 8, "constants": (1.79,) * 8, "classes": 6}
+    known = {"inputs": 256, "learnable": 0.01, "evaluated": 0.8, "farther": 1.02}
+    return BaselineFit(**{"function": "cross_entropy", **row, **known, **more})
+
+
+@pytest.mark.parametrize(
+    ("events", "ranks"),
+    [
+        ([fit(), OURS], ["broken"]),
+        ([fit(), Skill(step=60, rows=240, right=60, commonest=48)], ["broken"]),
+        ([fit()], ["note"]),
+        ([fit(), OURS, Logged(name="val_acc", value=0.6, step=70)], []),
+        ([fit(), OURS, Logged(name="val_acc", value=60.0, step=70)], []),
+        ([fit(), OURS, Logged(name="val_acc", value=0.6, step=0)], []),
+        ([fit(), OURS, Logged(name="train_acc", value=0.9, step=70)], ["broken"]),
+        ([fit(), Skill(step=60, rows=240, right=200, commonest=48)], []),
+        ([fit(), Skill(step=60, rows=20, right=18, commonest=4)], ["note"]),
+        ([fit(counts=(90.0, 10.0)), Logged(name="val_acc", value=0.6, step=70)], ["broken"]),
+        ([fit(learnable=0.2), OURS], []),
+        ([fit(evaluated=0.3), OURS], []),
+        ([fit(farther=1.5), OURS], []),
+        ([fit(farther=float("nan")), OURS], []),
+        ([fit(inputs=64), OURS], []),
+        ([fit(calls=20), OURS], []),
+        ([fit(losses=(1.79,) * 8), OURS], []),
+    ],
+)
+def test_pairs_that_teach_in_an_evaluation_alone(judged, events, ranks) -> None:
+    """It takes several pairs, of inputs alike, a loss that falls, and nobody who is right."""
+    assert [finding.rank.value for finding in judged(NAME, events)] == ranks
