@@ -1,6 +1,7 @@
 """Which file is the user's own: libraries lie in more places than this environment's."""
 
 import sys
+import sysconfig
 import weakref
 
 import pytest
@@ -19,6 +20,8 @@ from trainguard.observe.tools.user_line import foreign, variables_of
         ("/home/me/.local/lib/python3.11/site-packages/lightning/loops/fit.py", False),
         ("/usr/lib/python3/dist-packages/torch/optim/optimizer.py", False),
         ("/home/me/site-packages.py", True),
+        (f"{sysconfig.get_path('scripts')}/trainguard", False),
+        (f"{sysconfig.get_path('scripts')}_of_mine/train.py", True),
     ],
 )
 def test_whose_file(file: str, own: bool) -> None:

@@ -38,7 +38,8 @@ def _folders_of_libraries() -> tuple[str, ...]:
     """Return the folders of Python, of what is installed, and of a torch built from its source."""
     torch = find_spec("torch")
     built = set(torch.submodule_search_locations or ()) if torch else set()
-    return tuple(_LIBRARIES | _STANDARD | built)
+    commands = {_PATHS["scripts"] + os.sep}  # where `trainguard` begins, and `torchrun`
+    return tuple(_LIBRARIES | _STANDARD | built | commands)
 
 
 def caller(depth: int = 1) -> str:
