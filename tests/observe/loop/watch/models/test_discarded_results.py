@@ -51,6 +51,30 @@ def test_functions_under_a_decorator_are_read() -> None:
     assert found == ["scores.masked_fill(rows[:, :2] > 0, float('-inf'))"]
 
 
+pairs = torch.zeros(3)  # what a variable of a function hides
+
+
+def count_pairs() -> int:
+    """Collect something that is a tensor elsewhere."""
+    pairs = set()
+    for number in range(8):
+        pairs.add(number % 3)
+    return len(pairs)
+
+
+def test_variables_of_a_function_hide_those_of_its_module() -> None:
+    """A set that has the name of a tensor outside is a set."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            count_pairs()
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+    assert [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"] == []
+
+
 def test_lines_of_modules_and_functions_are_told() -> None:
     """Those that learn, those that make steps, and those that these call."""
     model = Forgetful()

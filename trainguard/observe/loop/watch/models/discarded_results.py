@@ -56,7 +56,8 @@ class DiscardedResults(Watcher):
                 continue
             self._seen.add(type(part))
             if foreign(code.co_filename):
-                self._take(code, getattr(forward_of(part), "__globals__", {}), part)
+                known = getattr(forward_of(part), "__globals__", {})
+                self._take(code, _visible(code, known), part)
                 self._take_maker(part)
                 self._take_methods(part, code.co_names)
 
@@ -65,13 +66,14 @@ class DiscardedResults(Watcher):
         if self.recorder.steps in _STEPS:
             for frame in user_frames(_FRAMES):
                 variables = variables_of(frame)
-                self._take(frame.f_code, {**frame.f_globals, **variables})
+                known = _visible(frame.f_code, frame.f_globals)
+                self._take(frame.f_code, {**known, **variables})
                 for part in [each for each in variables.values() if isinstance(each, nn.Module)]:
                     self._take_methods(part, frame.f_code.co_names)
                 for name in frame.f_code.co_names:
                     called = _unwrap(frame.f_globals.get(name))
                     if isinstance(called, FunctionType) and foreign(called.__code__.co_filename):
-                        self._take(called.__code__, called.__globals__)
+                        self._take(called.__code__, _visible(called.__code__, called.__globals__))
         return {}
 
     def finish(self) -> Iterable[Event]:
@@ -90,7 +92,7 @@ class DiscardedResults(Watcher):
         code = getattr(type(part).__init__, "__code__", None)
         if code is not None and foreign(code.co_filename) and code.co_argcount:
             known = getattr(type(part).__init__, "__globals__", {})
-            self._take(code, {**known, code.co_varnames[0]: part})
+            self._take(code, {**_visible(code, known), code.co_varnames[0]: part})
 
     def _take_methods(self, part: nn.Module, names: Iterable[str]) -> None:
         """Read the code of the methods of a module that other code names, and that these name."""
@@ -102,7 +104,8 @@ class DiscardedResults(Watcher):
                 continue
             self._methods.add(code)
             if code.co_argcount and code.co_name != "forward":
-                self._take(code, {**method.__globals__, code.co_varnames[0]: part})
+                known = _visible(code, method.__globals__)
+                self._take(code, {**known, code.co_varnames[0]: part})
                 waiting += code.co_names
 
     def _take(self, code: Any, names: dict[str, Any], module: nn.Module | None = None) -> None:
@@ -118,6 +121,12 @@ class DiscardedResults(Watcher):
             self.looked.add("swapped states")
             if is_swapped:
                 self._swapped.setdefault(f"{code.co_filename}:{line}", statement)
+
+
+def _visible(code: CodeType, names: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of a module that a function reads: its own variables hide others."""
+    own = {*code.co_varnames, *code.co_cellvars}
+    return {name: value for name, value in names.items() if name not in own} if own else names
 
 
 def _unwrap(called: Any) -> Any:
