@@ -176,7 +176,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: each load_state_dict of a module whose parameters all come from its own memory, where
         steps or other loads came since `state_dict()` returned it, or last returned any, where each
         tensor was detached where it is. A note where none did, unless one line takes the state of a
-        module and loads it into the same. Two and more states that one line
+        module and loads it into the same: by one name, or at two steps. Two and more states that one line
         took of a module, between steps, and that share its memory: where they are loaded one after
         another, or the module's own numbers are loaded as if they were the mean of them (within
         1e-5 of each number). A note where it may be a mere copy.
@@ -196,7 +196,8 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
             "a copy of what it was" if probe.measured else "something else",
             why="state_dict() returns the live tensors: keep copy.deepcopy(model.state_dict())"
             if probe.measured
-            else "load the state of the other module: target.load_state_dict(online.state_dict())"
+            else "load the state of the other module, target.load_state_dict(online.state_dict()),"
+            " and let that be a copy, no second name: target = copy.deepcopy(online)"
             if probe.reference
             else "perhaps nothing of another state was put into it before it was loaded",
             rank=Rank.BROKEN if probe.measured or probe.reference else Rank.NOTE,

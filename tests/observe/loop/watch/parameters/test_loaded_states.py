@@ -251,3 +251,18 @@ def test_a_state_that_is_loaded_into_its_own_module() -> None:
     assert loads(0) == loads(1) == [(0, 1)]
     assert loads(2) == [(0, 0)]
     assert loads(3) == []
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1, [(0, 0)]), (2, [(0, 0), (0, 1)])])
+def test_a_second_name_that_is_brought_up_to_date(times: int, expected: list) -> None:
+    """Once it may be meant; at two steps somebody takes it for a copy."""
+    online = nn.Linear(3, 1)
+    target = online
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(times):
+            (online(torch.randn(4, 3)) - target(torch.randn(4, 3))).square().mean().backward()
+            optimizer.step()
+            target.load_state_dict(online.state_dict())
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "restored"]
+    assert [(probe.measured, probe.reference) for probe in found] == expected

@@ -88,6 +88,7 @@ class LoadedStates(Watcher):
         self._unmatched: list[tuple[weakref.ref[nn.Module], Probe]] = []
         self._clock = 0  # states that were taken
         # The last step at which the state of a module was taken, and the line.
+        self._vain: dict[str, int] = {}  # the step at which a line first loaded what it had taken
         self._last: weakref.WeakKeyDictionary[nn.Module, tuple[int, str]] = (
             weakref.WeakKeyDictionary()
         )
@@ -265,6 +266,8 @@ class LoadedStates(Watcher):
             return
         name = self.recorder.names.module(module)
         itself = any(map(loads_own_state, user_frames(1)))
+        if not moved and taken.source == caller():  # a copy of another one, by its names
+            itself |= self._vain.setdefault(taken.source, taken.step) < taken.step
         probe = Probe(
             probe="restored",
             measured=float(moved),
