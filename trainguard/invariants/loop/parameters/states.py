@@ -176,10 +176,10 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: each load_state_dict of a module whose parameters all come from its own memory, where
         steps or other loads came since `state_dict()` returned it, or last returned any, where each
         tensor was detached where it is. A note where none did, unless one line takes the state of a
-        module and loads it into the same: by one name, or at two steps. Two and more states that one line
-        took of a module, between steps, and that share its memory: where they are loaded one after
-        another, or the module's own numbers are loaded as if they were the mean of them (within
-        1e-5 of each number). A note where it may be a mere copy.
+        module and loads it into the same: by one name, or at two steps. Two and more states that
+        one line took of a module, between steps, and that share its memory: where they are loaded
+        one after another, or the module's own numbers are loaded as if they were the mean of them
+        (within 1e-5 of each number). A note where it may be a mere copy.
     Allows: copies, states read from files, states of other modules; those that are not loaded.
     Misses: optimizers' states; files that such a state is written to; means of states that are
         loaded to another device.
