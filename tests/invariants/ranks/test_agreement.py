@@ -107,6 +107,21 @@ def test_other_parameters() -> None:
     assert found.measured == "21 of 24 steps, first with norms 1.03 and 1.13"
 
 
+def test_models_apart_that_step_with_the_same_gradients() -> None:
+    """Who averages gradients by hand trains one model; another one from the beginning is none."""
+    apart = tuple((7 * look + 1, 11 * look + 3) for look in LOOKS)
+    own, other = course(0, replicas=""), course(1, replicas="", sums=apart)
+    (found,) = judge("replicas_agree", own, other)
+    assert found.at == "before the first step, rank 1, Net.fc1.weight"
+    assert (found.rank, found.measured) == (Rank.BROKEN, "7 of 7 looks found different bits")
+    assert "nobody broadcast" in found.why
+    for norms in ((1.0,) * 24, tuple(1.0 + 0.02 * i for i in range(24)), (nan,) * 24):
+        reason = unjudged("replicas_agree", own, replace(other, norms=norms))
+        assert reason == "no two processes are replicas of each other"
+    constant = [replace(each, norms=(1.0,) * 24) for each in (own, other)]
+    assert unjudged("replicas_agree", *constant)
+
+
 def test_bits_that_a_rounding_explains_are_a_note() -> None:
     """Where norms and updates are alike, a bit more or less fails nobody."""
     odd = course(1, sums=tuple((7 * look, 11 * look + (look > 2)) for look in LOOKS))

@@ -48,8 +48,9 @@ def replicas_agree(trace: Trace[Any]) -> Iterator[Finding]:
 
     Judges: checksums of an optimizer's parameters, before the first step and after the first 8,
         then after ever fewer, in the processes of one DistributedDataParallel; without it, in those
-        that held the same after some step.
-    Allows: nothing; a note where norms of gradients and updates differ by no more than 1 in 1e4.
+        that held the same after some step, or whose gradients have the same norms in each.
+    Allows: nothing; a note where norms of gradients and updates differ by no more than 1 in 1e4,
+        and the parameters were the same at some time.
     Misses: what is sharded; what is between the steps that are looked at; frozen parameters.
     Why: each process trains a model of its own, and one of them is kept.
     Source: BLOOM's drifting norms (DeepSpeed#1801); pytorch#104336, #69031; accelerate#2665.
@@ -71,7 +72,7 @@ def replicas_agree(trace: Trace[Any]) -> Iterator[Finding]:
             portion(len(apart), looks, "looks") + " found different bits",
             "the same bits in all processes",
             why=_why(group, step),
-            rank=Rank.BROKEN if _differs(group) else Rank.NOTE,
+            rank=Rank.BROKEN if len(apart) == looks or _differs(group) else Rank.NOTE,
             source=group.courses[0].source,
         )
 

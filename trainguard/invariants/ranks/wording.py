@@ -14,6 +14,7 @@ from trainguard.events.trace import Trace
 # Replicas add up the same numbers in the same order, so that their norms are alike to the last
 # bit; devices of several kinds round a sum differently, by a part in 1e5 at the very most.
 ROUNDING = 1e-4
+_AVERAGED = 8  # norms of gradients, all of them others, that are the same in all processes
 E = TypeVar("E", bound=Event)
 
 
@@ -22,7 +23,8 @@ class ReplicaGroup:
     """
     The steps of one optimizer in processes that are replicas of each other, by their ranks.
 
-    declared: whether DistributedDataParallel says so; otherwise they held the same for a while.
+    declared: whether DistributedDataParallel says so; otherwise they held the same for a while,
+        or step with the same gradients.
     """
 
     optimizer: str
@@ -64,7 +66,8 @@ def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[ReplicaGroup]
     Yield the processes that are to hold the same parameters, two or more at a time.
 
     Those of which DistributedDataParallel makes replicas; without it, those that did hold the same
-    after some step. lone: whether also those that may go their own way for a while.
+    after some step, or make all their steps with the same gradients. lone: whether also those that
+    may go their own way for a while.
     """
     for courses in optimizers(trace):
         whole = [c for c in courses if c.looks and not c.sharded and (lone or not c.lone)]
@@ -72,7 +75,7 @@ def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[ReplicaGroup]
         for course in whole:
             groups.setdefault((course.replicas, course.names), []).append(course)
         for (declared, _), own in groups.items():
-            if len(own) > 1 and (declared or _agreed(own)):
+            if len(own) > 1 and (declared or _agreed(own) or _are_averaged(own)):
                 yield ReplicaGroup(own[0].optimizer, tuple(own), bool(declared))
 
 
@@ -87,6 +90,13 @@ def _agreed(courses: Sequence[RankCourse]) -> bool:
         for i, look in enumerate(first.looks)
         if look > 0
     )
+
+
+def _are_averaged(courses: Sequence[RankCourse]) -> bool:
+    """Say whether processes step with the same gradients: somebody averages them by hand."""
+    rows = list(zip(*(course.norms for course in courses), strict=False))
+    alike = all(isfinite(row[0]) and row[0] > 0 and len(set(row)) == 1 for row in rows)
+    return alike and len({row[0] for row in rows}) >= _AVERAGED
 
 
 def evidence(trace: Trace[Any]) -> str:
