@@ -7,8 +7,7 @@ import pytest
 
 from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.finding import Finding, Rank
-from trainguard.events.joined import digest, join, share_columns
-from trainguard.events.loop import Step
+from trainguard.events.joined import join, share_columns
 from trainguard.events.ranks import (
     RankCourse,
     RankEvaluations,
@@ -399,12 +398,3 @@ def test_a_digest_can_be_written_and_read() -> None:
     assert first == course(0)
     assert first.sums is second.sums
     assert first.fingerprints != second.fingerprints
-
-
-def test_the_share_of_the_time_that_is_waited() -> None:
-    """The first step, and those whose wait nobody knows, are left out."""
-    waits = ((9.0, 10.0), (0.2, 1.0), (nan, 1.0), (0.4, 1.0), (0.0, 0.0))
-    steps = tuple(Step(step=i, wait=w, seconds=s) for i, (w, s) in enumerate(waits))
-    _, told = digest(Trace("train", steps), 0, 2)
-    assert told.waiting == pytest.approx(0.3)
-    assert digest(Trace("train", steps[:1]), 0, 2).events[1].waiting == 0
