@@ -1,6 +1,8 @@
 """Watches encoders that are held to the codes they choose: what else they learn from."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,15 +10,15 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
-from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
+from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
-_DISTANCES = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_DISTANCES = {
+    *("MseLossBackward", "L1LossBackward", "SmoothL1LossBackward", "HuberLossBackward"),
+}
 _MOST_NODES = 20000
-_MOST_CALLS = 8  # of losses, between two backward passes
 _LARGEST = 2**20  # elements of what is compared
 _LEAST, _ROWS = 16, 512  # vectors of a batch that are compared with all codes
 _FARTHER = 1e-4  # of a distance, which is computed in another order here
@@ -24,30 +26,29 @@ _FARTHER = 1e-4  # of a distance, which is computed in another order here
 
 @dataclass(slots=True, eq=False)
 class _Distance:
-    """A loss between what learns, and what does not; node: of the loss in its graph."""
+    """A loss between what learns, and what does not; node: of the loss, leads: to what learns."""
 
-    source: str
+    node: Node
+    leads: Node
     learns: torch.Tensor
     stays: torch.Tensor
-    node: Node
 
     def is_of_chosen_codes(self) -> bool:
         """Say whether what stays are a few vectors over and over: of these, the nearest to each."""
-        own, code = self.learns.detach(), self.stays.detach()
+        own, code = self.learns, self.stays
         if own.shape != code.shape or own.dim() < 2 or own.numel() > _LARGEST:
             return False
-        return any(
-            _are_nearest(own.movedim(a, -1), code.movedim(a, -1)) for a in {1, own.dim() - 1}
-        )
+        axes = {1, own.dim() - 1}
+        return any(_are_nearest(own.movedim(axis, -1), code.movedim(axis, -1)) for axis in axes)
 
     def mirrors(self, other: "_Distance") -> bool:
         """Say whether codes are moved here to what chose them there."""
-        theirs = other.learns.detach()
-        return self.stays.shape == theirs.shape and torch.equal(self.stays.detach(), theirs)
+        same = self.stays.shape == other.learns.shape
+        return same and torch.equal(self.stays, other.learns)
 
     def parameters(self) -> set[int]:
         """Return what learns, by the identities of its parameters."""
-        return set(_leaves_of(autograd_graph.below(self.learns.grad_fn, _MOST_NODES)))
+        return set(_leaves_of(autograd_graph.below(self.leads, _MOST_NODES)))
 
 
 class ChosenCodes(Watcher):
@@ -58,51 +59,51 @@ class ChosenCodes(Watcher):
     """
 
     makes = ("Probe:codes",)
-    relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._distances: list[_Distance] = []
-        self._looks: dict[str, list[bool]] = {}
-
-    def install(self, patches: Any) -> None:
-        """Ask to be told of the calls of loss functions."""
-        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
-
-    def _on_loss(
-        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
-    ) -> None:
-        """Remember a distance, one side of which learns, until the next backward."""
-        if tally.function not in _DISTANCES or self.recorder.age not in _STEPS:
-            return
-        sides = [t for t in (scores, target) if isinstance(t, torch.Tensor) and t.is_cpu]
-        learns = [side for side in sides if side.grad_fn is not None]
-        stays = [side for side in sides if not side.requires_grad]
-        if len(learns) == len(stays) == 1 and value.grad_fn is not None:
-            found = _Distance(tally.source, learns[0], stays[0], value.grad_fn)
-            self._distances = [*self._distances[1 - _MOST_CALLS :], found]
+        self._looks, self._alone = 0, 0
+        self._sources = Counter[str]()
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at what else in a loss leads to what chooses codes."""
-        distances, self._distances = self._distances, []
-        if not distances or loss.grad_fn is None:
+        if loss.grad_fn is None or not loss.is_cpu or self.recorder.age not in _STEPS:
             return
+        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+        distances = list(_find_distances(nodes)) if len(nodes) < _MOST_NODES else []
         chosen = [each for each in distances if each.is_of_chosen_codes()]
         held = {d.node for d in distances for c in chosen if d is c or d.mirrors(c)}
-        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES, ends=held)) if held else []
-        others = set(_leaves_of(node for node in nodes if node not in held))
-        if not others or len(nodes) >= _MOST_NODES:
+        if not held:
             return
+        rest = autograd_graph.below(loss.grad_fn, _MOST_NODES, ends=held)
+        others = set(_leaves_of(node for node in rest if node not in held))
         for each in chosen:
-            if each.node in nodes and (own := each.parameters()):
+            if others and (own := each.parameters()):
                 self.looked.add("codes")
-                self._looks.setdefault(each.source, []).append(not own & others)
+                self._looks += 1
+                self._alone += not own & others
+                self._sources[caller()] += not own & others
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        for source, looks in self._looks.items():
-            if any(looks):
-                yield make_probe("codes", sum(looks), len(looks), source=source)
+        if self._alone:
+            source = max(self._sources, key=self._sources.__getitem__)
+            yield make_probe("codes", self._alone, self._looks, source=source)
+
+
+def _find_distances(nodes: Iterable[Node]) -> Iterator[_Distance]:
+    """Yield the losses of torch's functions between what learns, and what does not."""
+    for node in nodes:
+        if kind_of(node) not in _DISTANCES:
+            continue
+        sides = [before for before, _ in node.next_functions[:2]]
+        if len(sides) == 2 and (sides[0] is None) != (sides[1] is None):
+            with suppress(RuntimeError):  # what was changed since cannot be read
+                both = saved(node, "self"), saved(node, "target")
+                learns, stays = both if sides[0] is not None else both[::-1]
+                if learns is not None and stays is not None and stays.is_cpu:
+                    leads = sides[0] or sides[1]
+                    yield _Distance(node, leads, learns.detach(), stays.detach())
 
 
 def _leaves_of(nodes: Iterable[Node]) -> Iterator[int]:
