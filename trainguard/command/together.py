@@ -13,6 +13,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.core.measure import ranks_text
 from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.loop import Step
+from trainguard.events.ranks import ReplicaSums
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import check_steps, judge_run
 from trainguard.judging.verdict import Verdict
@@ -26,9 +27,13 @@ def choose_trace(order: RunRequest, recorder: Any, spawned: Any) -> tuple[Any, .
     """
     Return the order with what is judged: this process, or the first that it started.
 
-    Of this process, each thread that trains has a trace of its own; the first one speaks for it.
+    Where it trains as one of a group with those that it started, it is the first of them. Else of
+    this process, each thread that trains has a trace of its own; the first one speaks for it.
     """
-    if recorder.steps or not spawned.traces:
+    started = [*spawned.traces.values()]
+    if recorder.steps and started and all(map(_is_of_a_group, [recorder.trace, *started])):
+        spawned.lead(recorder.trace)
+    elif recorder.steps or not spawned.traces:
         spawned.traces.clear()
         first, *others = (each.trace for each in recorder.thread.recorders())
         traces = [first, *(other for other in others if _is_judgeable(order, other))]
@@ -41,6 +46,11 @@ def choose_trace(order: RunRequest, recorder: Any, spawned: Any) -> tuple[Any, .
             traces[0] = replace(traces[0], conditions=told)
         return _with_world(order, ranks.world()), *map(ranks.with_rank, traces)
     return _with_world(order, spawned.count), spawned.traces[min(spawned.traces)]
+
+
+def _is_of_a_group(trace: Trace[Any]) -> bool:
+    """Say whether a process has trained as one of several that have a model in common, perhaps."""
+    return any(isinstance(event, ReplicaSums) for event in trace)
 
 
 def _with_world(order: RunRequest, count: int) -> RunRequest:

@@ -138,6 +138,26 @@ def test_processes_that_torch_spawns(folder, rate, fails, code) -> None:
     assert ("LookupError: no more" in done.stderr) == (fails == 1)
 
 
+LEADING = """\
+file = os.path.abspath("meeting")
+    other = mp.get_context("spawn").Process(target=work, args=(1, file))
+    other.start()
+    work(0, file)
+    other.join()
+"""
+
+
+@pytest.mark.parametrize(("rate", "code"), [(0, 0), (1, 1)])
+def test_a_process_that_trains_with_those_it_has_started(folder, rate, code) -> None:
+    """It is the first of them, and they are judged together."""
+    train = SPAWNING.replace("RATE", str(rate)).replace("FAILS", "-1")
+    folder.write("train.py", train.replace("START", LEADING.rstrip()))
+    done = folder.process("--json", "out.json", "train.py")
+    assert (done.returncode, done.stderr) == (code, "")
+    assert folder.found("out.json") == ["replicas_agree", "optimizers_agree"] * rate
+    assert "all 2 processes were judged together" in done.stdout
+
+
 PROCESSES = """\
 children = [mp.Process(target=work, args=(rank, os.path.abspath("meeting"))) for rank in range(2)]
     for child in children:

@@ -96,6 +96,11 @@ class SpawnedProcesses:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def lead(self, trace: Trace[Event]) -> None:
+        """Put the process that has started the others before them, as one that trains with them."""
+        self.traces = {0: trace} | {rank + 1: own for rank, own in self.traces.items()}
+        self.count += 1
+
     def _starts(self, start: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `start_processes` whose processes record."""
 

@@ -244,9 +244,9 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         of the training, with their labels.
     Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
         not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss) that are
-        no 40 bits together or come twice in an epoch; half the training or more; a share that grows
-        as samples are added to the training; windows that begin in what was trained on, and go on
-        after its end.
+        no 40 bits together, or no 80 and come twice in an epoch; half the training or more; a share
+        that grows as samples are added to the training; windows that begin in what was trained on,
+        and go on after its end.
     Misses: evaluations before the end of the first epoch, and those of epochs of which less than
         half is watched; inputs that are augmented; windows that are scaled each by itself; what is
         not on the CPU.

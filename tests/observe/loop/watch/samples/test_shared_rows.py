@@ -140,6 +140,19 @@ def test_columns_tell_a_row_of_a_narrow_table() -> None:
         assert len(found) == count
 
 
+@pytest.mark.parametrize(("width", "count"), [(12, 1), (6, 0)])
+def test_rows_of_a_narrow_table_that_are_drawn_again(width: int, count: int) -> None:
+    """As to balance classes: where columns tell less, a row that comes again may be another's."""
+    table = torch.randn(160, width)
+    drawn = torch.cat([table[:120], table[:40], table[:40]])[torch.randperm(200)]
+    mixed = table[[*range(0, 120, 6), *range(120, 140)]][torch.randperm(40)]
+
+    def evaluate(model: nn.Module, _: int) -> list[torch.Tensor]:
+        return [model(part) for part in mixed.split(20)]
+
+    assert len(overlap_of(evaluate, trained=drawn, model=nn.Linear(width, 2), epochs=4)) == count
+
+
 def test_many_small_counts_tell_a_sample() -> None:
     """Three hundred counts of words have few values, and are alike in no two texts."""
     mixed = COUNTS[[*range(0, 120, 6), *range(120, 140)]]

@@ -26,6 +26,7 @@ _ROWS, _BYTES = 2**16, 2**26  # that are hashed, of training and of evaluations 
 _LEAST = 16  # rows of a pass that tells anything: in fewer, a share of them is luck
 _VALUES = 16  # different numbers in a row: with fewer, two samples may be equal by chance
 _BITS = 40.0  # that a row of few different numbers tells: by chance 1 of 10^12 is equal
+_RICH = 2 * _BITS  # that columns tell: then a row that comes again was drawn again, and is no luck
 _COUNTED = 32  # rows of a table whose equal numbers are counted
 _TRIED = 4  # rows of a pass whose numbers are counted
 _INPUTS = 4  # tensors that a pass is given
@@ -121,7 +122,8 @@ class _Rows:
             return
         self.now.most = 1.0 if self.again else _APART * self.covered
         known = [place for place, row in enumerate(rows) if row in self.learned]
-        self.blurred |= not all(self._is_one_of_its_kind(tensor[i]) for i in known[:_TRIED])
+        if _bits_of_columns(tensor) < _RICH:
+            self.blurred |= not all(self._is_one_of_its_kind(tensor[i]) for i in known[:_TRIED])
         self.now.rows.update(rows)
         self.now.known.update(rows[place] for place in known)
         self.now.passes += len(rows) >= _LEAST
