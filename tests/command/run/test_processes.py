@@ -151,6 +151,7 @@ file = os.path.abspath("meeting")
 def test_a_process_that_trains_with_those_it_has_started(folder, rate, code) -> None:
     """It is the first of them, and they are judged together."""
     train = SPAWNING.replace("RATE", str(rate)).replace("FAILS", "-1")
+    train = train.replace("    for _ in", "    dist.broadcast(torch.zeros(2), 0)\n    for _ in")
     folder.write("train.py", train.replace("START", LEADING.rstrip()))
     done = folder.process("--json", "out.json", "train.py")
     assert (done.returncode, done.stderr) == (code, "")

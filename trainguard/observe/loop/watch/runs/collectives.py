@@ -109,6 +109,7 @@ class Collectives(Watcher):
         self._values = ReducedValues()
         self._begun: Any = None  # what is to be looked at when the call is over
         self._met = 0  # groups, when they were looked at last
+        self._listens = False  # a process that starts the others itself is heard too late
 
     def install(self, patches: Patches) -> None:
         """Listen to the functions of torch.distributed, in both of the modules that have them."""
@@ -116,6 +117,7 @@ class Collectives(Watcher):
             return
         import torch.distributed._functional_collectives  # noqa: F401 it keeps the original ones
 
+        self._listens = True
         home: Any = distributed.distributed_c10d
         for name in (*_KINDS, *_MAKERS):
             if hasattr(distributed, name):
@@ -126,7 +128,7 @@ class Collectives(Watcher):
 
     def before_step(self, window: Window) -> Columns:
         """See which groups there are, as they may be gone when the run ends."""
-        groups = find_groups()
+        groups = find_groups() if self._listens else ()
         if len(groups) != self._met:
             self._met = len(groups)
             for group in groups:
