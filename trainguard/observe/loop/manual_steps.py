@@ -50,6 +50,7 @@ class ManualSteps:
         self._left = False  # whether steps are left to the optimizers
         self._higher = False
         self._key: tuple[int, ...] = ()
+        self._known: list[weakref.ref[torch.optim.Optimizer]] = []  # when it was looked up last
         self._free: list[weakref.ref[torch.Tensor]] = []
         self._once: dict[int, tuple[weakref.ref[torch.Tensor], Window]] = {}
         self._stale: dict[int, tuple[int, int]] = {}
@@ -217,9 +218,11 @@ class ManualSteps:
         names = self.recorder.names
         optimizers = [] if self._moves >= _SURELY else self._optimizers()
         sizes = [sum(len(group["params"]) for group in o.param_groups) for o in optimizers]
-        key = (names.met, *map(id, optimizers), *sizes)
-        if key != self._key:  # looked up again only when models or optimizers changed
-            self._key = key
+        key = (names.met, *sizes)
+        same = len(self._known) == len(optimizers) and key == self._key
+        # Not by their identities alone: one that is gone leaves its own to the next.
+        if not same or any(r() is not o for r, o in zip(self._known, optimizers, strict=True)):
+            self._key, self._known = key, [weakref.ref(o) for o in optimizers]
             # Those that are frozen for now are held too.
             held = {id(p) for o in optimizers for p in _held_by(o)}
             own = [p for p in names.parameters() if id(p) not in held]
