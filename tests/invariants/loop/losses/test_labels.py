@@ -3,9 +3,10 @@
 import pytest
 
 from trainguard.events.fit import BaselineFit, Skill
-from trainguard.events.loop import Logged
+from trainguard.events.loop import Logged, Step
 
 NAME = "labels_belong_to_their_inputs"
+RUN = [Step(step=number) for number in range(80)]
 OURS = Logged(name="val_acc", value=0.26, step=60)
 
 
@@ -24,7 +25,7 @@ def fit(**more) -> BaselineFit:
         ([fit()], ["note"]),
         ([fit(), OURS, Logged(name="val_acc", value=0.6, step=70)], []),
         ([fit(), OURS, Logged(name="val_acc", value=60.0, step=70)], []),
-        ([fit(), OURS, Logged(name="val_acc", value=0.6, step=0)], []),
+        ([fit(), OURS, Logged(name="val_acc", value=0.6, step=20), *RUN], ["broken"]),
         ([fit(), OURS, Logged(name="train_acc", value=0.9, step=70)], ["broken"]),
         ([fit(), Skill(step=60, rows=240, right=200, commonest=48)], []),
         ([fit(), Skill(step=60, rows=20, right=18, commonest=4)], ["note"]),

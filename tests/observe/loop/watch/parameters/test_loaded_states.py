@@ -253,9 +253,12 @@ def test_a_state_that_is_loaded_into_its_own_module() -> None:
     assert loads(3) == []
 
 
-@pytest.mark.parametrize(("times", "expected"), [(1, [(0, 0)]), (2, [(0, 0), (0, 1)])])
-def test_a_second_name_that_is_brought_up_to_date(times: int, expected: list) -> None:
-    """Once it may be meant; at two steps somebody takes it for a copy."""
+@pytest.mark.parametrize(
+    ("times", "apart", "expected"),
+    [(1, False, [(0, 0)]), (2, False, [(0, 0), (0, 1)]), (2, True, [(0, 0), (0, 0)])],
+)
+def test_a_second_name_that_is_brought_up_to_date(times: int, apart: bool, expected: list) -> None:
+    """Once it may be meant; at two steps somebody takes it for a copy, in one statement."""
     online = nn.Linear(3, 1)
     target = online
     optimizer = torch.optim.SGD(online.parameters(), lr=0.1)
@@ -263,6 +266,10 @@ def test_a_second_name_that_is_brought_up_to_date(times: int, expected: list) ->
         for _ in range(times):
             (online(torch.randn(4, 3)) - target(torch.randn(4, 3))).square().mean().backward()
             optimizer.step()
-            target.load_state_dict(online.state_dict())
+            if apart:
+                state = online.state_dict()
+                target.load_state_dict(state)
+            else:
+                target.load_state_dict(online.state_dict())
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "restored"]
     assert [(probe.measured, probe.reference) for probe in found] == expected
