@@ -2,8 +2,10 @@
 
 import pytest
 
+from trainguard.core.catalogue import find_invariants
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Logged, Step
+from trainguard.events.trace import Trace
 
 NAME = "labels_belong_to_their_inputs"
 RUN = [Step(step=number) for number in range(80)]
@@ -42,3 +44,17 @@ def fit(**more) -> BaselineFit:
 def test_pairs_that_teach_in_an_evaluation_alone(judged, events, ranks) -> None:
     """It takes several pairs, of inputs alike, a loss that falls, and nobody who is right."""
     assert [finding.rank.value for finding in judged(NAME, events)] == ranks
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "learnable", "is_known"),
+    [
+        (float("nan"), 0.01, False),
+        (float("nan"), 0.5, True),
+        (0.8, 0.01, True),
+    ],
+)
+def test_what_is_known_of_no_evaluation_is_not_passed(evaluated, learnable, is_known) -> None:
+    """Pairs that teach nothing say little by themselves: there may be nothing to learn."""
+    trace = Trace("train", (fit(evaluated=evaluated, learnable=learnable),))
+    assert (find_invariants(f"loop.{NAME}")[0].evidence(trace) == "") is is_known

@@ -32,7 +32,7 @@ from trainguard.invariants.wording import number
 
 _LEAST_LOOKS, _LEAST_STEPS = 8, 32  # looks, and the step of the last: buffers may fill up first
 _LEAST_CALLS = 48  # as many steps as the shortest runs that were seen to learn took to do so
-_BEATEN = 0.98  # of the constant's loss: nothing that has learned ended above it in the corpus
+BEATEN = 0.98  # of the constant's loss: nothing that has learned ended above it in the corpus
 _WORSE = 2.0  # times the constant's loss: no noise of a rate or of a batch explains that
 _ABSURD = 10.0  # times chance: 23 nats for ten classes, where a whole run cannot leave them
 _FALLS = 0.97  # of the loss a quarter or two before: such a run has only not been long enough
@@ -77,7 +77,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     Source: Karpathy, A Recipe for Training Neural Networks, 2019 ("input-independent baseline");
         pytorch/pytorch issue 16045.
     """
-    beaten = trace.limit("loss_beats_constant_prediction", _BEATEN)
+    beaten = trace.limit("loss_beats_constant_prediction", BEATEN)
     if any(passes.routine for passes in events(trace, Evaluation)) or rates_rise(trace):
         return
     for whole in events(trace, BaselineFit):

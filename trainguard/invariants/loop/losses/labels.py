@@ -1,6 +1,7 @@
 """Judgements of labels: whether they are those of their inputs."""
 
 from collections.abc import Iterator
+from math import isnan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -10,8 +11,7 @@ from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Logged, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.accuracy_bases import means_accuracy
-from trainguard.invariants.loop.evidence import FITS
-from trainguard.invariants.loop.losses.chance import is_conclusive, share_of_constant
+from trainguard.invariants.loop.losses.chance import BEATEN, is_conclusive, share_of_constant
 from trainguard.invariants.loop.wording import events, in_line, lines_of_origin, percent
 
 _NOTHING = 0.05  # of the variance of targets: what is explained by chance of 256
@@ -19,11 +19,17 @@ _MUCH = 0.5  # of it: twenty times chance
 _AS_FAR = 1.15  # of a distance: inputs of one kind; those that are drawn anew each time are farther
 _LEAST_INPUTS = 128  # half of what is remembered at most
 _LEAST_ROWS = 64
-_BEATEN = 0.98  # of a constant's loss: what ends above it is judged by that
 _LEARNED = 0.25  # of what is between chance and all: a quarter is learned in any of these runs
 
 
-@invariant("loop", evidence=FITS)
+def _lacks_pairs(trace: Trace[Event]) -> str:
+    """Return why nothing is known of the pairs of a training, or of those of its evaluation."""
+    fits = events(trace, BaselineFit)
+    known = any(fit.learnable >= _NOTHING or not isnan(fit.evaluated) for fit in fits)
+    return "" if known else "no pairs of a training and of its evaluation were known"
+
+
+@invariant("loop", evidence=_lacks_pairs)
 def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The pairs of a training teach what those of its evaluation do.
@@ -46,7 +52,7 @@ def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         if fit.inputs < _LEAST_INPUTS or not is_conclusive(fit):
             continue
         teaches = fit.learnable < _NOTHING and fit.evaluated >= _MUCH
-        falls = share_of_constant(fit, 0.75, 1) < _BEATEN
+        falls = share_of_constant(fit, 0.75, 1) < BEATEN  # else that is told
         right = list(_shares_right(trace, fit))
         if teaches and falls and fit.farther <= _AS_FAR and not any(right):
             yield Finding(
