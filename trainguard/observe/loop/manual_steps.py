@@ -290,7 +290,8 @@ def _is_toward(
     move = _sample(parameter).double() - old.double()
     if move.numel() < _FEWEST or not bool(move.any()):
         return None
-    alike = [p for p in leaders if p.shape == parameter.shape and p is not parameter]
+    kind = parameter.shape, parameter.device
+    alike = [p for p in leaders if (p.shape, p.device) == kind and p is not parameter]
     ways = [_sample(leader).double() - old.double() for leader in alike]
     return any(float(functional.cosine_similarity(move, way, 0)) > _STRAIGHT for way in ways)
 

@@ -313,15 +313,15 @@ class Noticed:
 
     def meet(self, loss: torch.Tensor) -> None:
         """Count what was struck on the way to this loss, or beside it."""
-        own = _learned_below(loss.grad_fn) if self._struck else set()
-        self.dropped += sum(share for node, share in self._struck if own & _learned_below(node))
+        if not self._struck or loss.grad_fn is None:
+            return
+        nodes = set(autograd_graph.below(loss.grad_fn, _NODES))
+        own = autograd_graph.leaves_of(nodes)
+        for node, share in self._struck:
+            on_the_way = node in nodes  # most often: then its own graph need not be walked
+            if on_the_way or own & autograd_graph.leaves_of(autograd_graph.below(node, _NODES)):
+                self.dropped += share
         self._struck.clear()
-
-
-def _learned_below(node: Any) -> set[int]:
-    """Return the identities of the parameters that something is made by."""
-    nodes = () if node is None else autograd_graph.below(node, _NODES)
-    return {id(below.variable) for below in nodes if hasattr(below, "variable")}
 
 
 def _drops(module: nn.Module) -> bool:

@@ -100,6 +100,11 @@ def live_inputs(node: Node) -> list[Node]:
     return [before for before, _ in node.next_functions if before is not None]
 
 
+def leaves_of(nodes: Iterable[Node]) -> set[int]:
+    """Return the identities of the tensors that gradients arrive at, such as parameters."""
+    return {id(node.variable) for node in nodes if hasattr(node, "variable")}
+
+
 def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
     """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
     for node in nodes:

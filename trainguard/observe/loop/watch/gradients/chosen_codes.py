@@ -10,7 +10,7 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, leaves_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.tools.user_line import caller
 
@@ -48,7 +48,7 @@ class _Distance:
 
     def parameters(self) -> set[int]:
         """Return what learns, by the identities of its parameters."""
-        return set(_leaves_of(autograd_graph.below(self.leads, _MOST_NODES)))
+        return leaves_of(autograd_graph.below(self.leads, _MOST_NODES))
 
 
 class ChosenCodes(Watcher):
@@ -76,7 +76,7 @@ class ChosenCodes(Watcher):
         if not held:
             return
         rest = autograd_graph.below(loss.grad_fn, _MOST_NODES, ends=held)
-        others = set(_leaves_of(node for node in rest if node not in held))
+        others = leaves_of(node for node in rest if node not in held)
         for each in chosen:
             if others and (own := each.parameters()):
                 self.looked.add("codes")
@@ -104,11 +104,6 @@ def _find_distances(nodes: Iterable[Node]) -> Iterator[_Distance]:
                 if learns is not None and stays is not None and stays.is_cpu:
                     leads = sides[0] or sides[1]
                     yield _Distance(node, leads, learns.detach(), stays.detach())
-
-
-def _leaves_of(nodes: Iterable[Node]) -> Iterator[int]:
-    """Yield the identities of parameters that gradients arrive at."""
-    return (id(node.variable) for node in nodes if hasattr(node, "variable"))
 
 
 def _are_nearest(vectors: torch.Tensor, codes: torch.Tensor) -> bool:

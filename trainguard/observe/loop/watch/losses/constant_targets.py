@@ -98,7 +98,7 @@ class ConstantTargets(Watcher):
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _NODES, stop_at_marks=True))
         self._unknown = self._unknown or len(nodes) > _NODES
-        self._elsewhere |= {id(n.variable) for n in nodes if hasattr(n, "variable")}
+        self._elsewhere |= autograd_graph.leaves_of(nodes)
 
     @now_and_then
     def before_step(self, window: Window) -> Columns:

@@ -87,8 +87,8 @@ class LoadedStates(Watcher):
         self._found: list[Probe] = []
         self._unmatched: list[tuple[weakref.ref[nn.Module], Probe]] = []
         self._clock = 0  # states that were taken
-        # The last step at which the state of a module was taken, and the line.
         self._vain: dict[str, int] = {}  # the step at which a line first loaded what it had taken
+        # The last step at which the state of a module was taken, and the line.
         self._last: weakref.WeakKeyDictionary[nn.Module, tuple[int, str]] = (
             weakref.WeakKeyDictionary()
         )
