@@ -153,7 +153,9 @@ class Probe(Event):
         alone, of all; the label has it, the ends of the others, and 1 where it was scaled with
         them), "misread scale" (the mean and deviation of a column; the label has the mistake that
         explains them and the two numbers that were misread), "same pull" (steps of what makes what
-        a module judges, in which its scores are pulled as in its own; the label has it),
+        a module judges, in which its scores are pulled as in its own; the label has it), "one pull"
+        (passes of such a module whose scores its own steps pull one way, of which reference are
+        over what was made; the label has it, and which way),
         "likeliest" (actions that are all the likeliest, and the mean of their probabilities),
         "awake" (how far two passes without a graph differ by what they drop, and rounding), "drawn
         anew" (matrices that a training goes on with, all drawn anew; step: those of the one

@@ -44,6 +44,7 @@ from trainguard.invariants.loop.models import results as results  # isort: skip
 from trainguard.invariants.loop.losses import loss_values as loss_values  # isort: skip
 from trainguard.invariants.loop.losses import weights as weights  # isort: skip
 from trainguard.invariants.loop.losses import directions as directions  # isort: skip
+from trainguard.invariants.loop.losses import adversaries as adversaries  # isort: skip
 from trainguard.invariants.loop.losses import spreads as spreads  # isort: skip
 from trainguard.invariants.loop.losses import distances as distances  # isort: skip
 from trainguard.invariants.loop.losses import choices as choices  # isort: skip

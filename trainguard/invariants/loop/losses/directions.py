@@ -353,34 +353,3 @@ def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
                 " after it: torch.logcumsumexp(scores.flip(0), 0).flip(0)",
                 event=probe,
             )
-
-
-@invariant("loop", evidence=has_probe("same pull", "no module judged what another one makes"))
-def adversaries_pull_apart(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    What a generator learns from pulls the scores of what it makes the other way than its judge's.
-
-    Judges: modules that are given what another module has made, and other data: a discriminator, a
-        critic. By the gradients of its scores: its own steps pull those of the one up and those of
-        the other down, and the steps of who does not hold its parameters pull them the same way as
-        its own, nearly always (95 %), in 8 steps of each kind or more.
-    Allows: modules whose own steps do not pull apart; scores that are pulled either way; both in
-        one step, as behind a reversed gradient.
-    Misses: what is made and other data in one batch; what is made that is changed or joined before
-        it is judged; what is not on the CPU.
-    Why: the generator then helps the discriminator, and learns to be found out: both losses fall.
-    Source: Goodfellow et al., 2014, section 3 (arxiv.org/abs/1406.2661); ptran1203/pytorch-animeGAN
-        issue 17 (zeros_like in the loss of the generator).
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "same pull":
-            yield Finding(
-                f"what is made in `{trace.subject}` is trained to be told from the data",
-                f"the scores that {probe.label} returns for it",
-                integer(probe.measured) + " steps of what makes it pull them as its judge's own do",
-                "the other way",
-                why="perhaps the label of real data is meant, or a minus sign: the generator learns"
-                " to be taken for real",
-                event=probe,
-                source=probe.source,
-            )

@@ -22,6 +22,8 @@ def play(
     ask_at_once: bool = False,
     climbs: bool = False,
     before=lambda recorder, judge: None,
+    probe: str = "same pull",
+    steps: int = 20,
 ) -> list[Probe]:
     """Record a game of two modules, and return where they pull one way."""
     torch.manual_seed(0)
@@ -32,7 +34,7 @@ def play(
     judges = torch.optim.SGD(judge.parameters(), lr=0.05)
     with Recorder("x") as recorder:
         before(recorder, judge)
-        for _ in range(20):
+        for _ in range(steps):
             made = maker(torch.randn(32, 3))
             judges.zero_grad()
             scores = judge(made.detach())
@@ -46,7 +48,7 @@ def play(
             loss_of_maker(judge(made)).backward()
             makes.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "same pull"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == probe]
 
 
 def tell_apart(real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
@@ -79,7 +81,7 @@ def test_one_way_for_both_is_found(judge, maker) -> None:
     assert play(judge, maker, climbs=True) == []
     (probe,) = play(judge, maker)
     assert (probe.measured, probe.label) == (20, "Sequential#2")
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:46")
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:48")
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,48 @@ def test_a_maker_that_pulls_both_ways_is_fine() -> None:
     """In turns, as where it is trained with noise in its labels."""
     turns = count()
     assert play(tell_apart, lambda scores: label(scores, float(next(turns) % 2))) == []
+
+
+@pytest.mark.parametrize(
+    ("judge", "made", "way"),
+    [
+        (lambda real, made: label(real, 1.0), 0, "up"),
+        (lambda real, made: label(real, 1.0).detach() + label(made, 0.0), 20, "down"),
+        (lambda real, made: (label(real, 1.0) + label(made, 1.0)) / 50, 20, "up"),
+        (lambda real, made: F.relu(9 - real).mean() + F.relu(9 - made).mean(), 20, "up"),
+        (lambda real, made: real.mean() + made.mean(), 20, "down"),
+    ],
+    ids=["left out", "detached", "one label", "one sign", "critic"],
+)
+def test_one_answer_to_all_is_found(judge, made: int, way: str) -> None:
+    """Whatever is missing, or turned round."""
+    (found,) = play(judge, lambda scores: label(scores, 1.0), probe="one pull")
+    assert (found.reference, found.label) == (made, f"Sequential#2\n{way}")
+    assert 20 <= found.measured <= 40  # scores that are high enough are pulled no more
+    assert found.source.rpartition("/")[2].startswith("test_adversaries.py:")
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        tell_apart,
+        bound,
+        lambda real, made: made.mean() - real.mean(),
+        # Of one kind alone, with both answers in it.
+        lambda real, made: real.var() + 0 * made.sum(),
+    ],
+    ids=["cross-entropy", "hinge", "distance", "spread"],
+)
+def test_two_answers_are_fine(judge) -> None:
+    """In one loss, or in one pass."""
+    assert play(judge, lambda scores: label(scores, 1.0), probe="one pull") == []
+
+
+def test_a_few_games_say_nothing() -> None:
+    """A loss may pull all scores one way at first, and nobody may learn from them."""
+    one = {"probe": "one pull"}
+    assert play(lambda real, _: label(real, 1.0), lambda s: label(s, 1.0), steps=7, **one) == []
+    assert play(lambda real, _: label(real, 1.0), lambda s: 0 * s.sum(), **one) == []
+    mixed = count()
+    now_and_then = lambda real, _: label(real, float(next(mixed) != 9))  # noqa: E731
+    assert play(now_and_then, lambda s: label(s, 1.0), **one) == []

@@ -137,7 +137,7 @@ class LeakedGradients(Watcher):
     @shielded
     def _on_pull(self, place: tuple[int, int], gradient: torch.Tensor) -> None:
         """Take down how the loss that goes backward now pulls at an output."""
-        if self._source:
+        if self._source and self.recorder.patches.live:  # not where we ask for gradients ourselves
             self._pulls.add(place, self._source, gradient)
 
     def before_backward(self, loss: torch.Tensor) -> None:

@@ -53,6 +53,8 @@ class _Judge:
     name: str
     pulls: dict[str, Counter[bool]] = field(default_factory=dict)
     source: str = ""
+    own_line: str = ""  # of the passes whose scores its own steps pull
+    is_torn: bool = False  # whether one of its own steps pulls scores of one pass both ways
 
     def is_of(self, held: set[int]) -> bool:
         """Say whether any of its parameters is among some, by their identities."""
@@ -68,23 +70,30 @@ class _Judge:
         way, often = pulls.most_common(1)[0]
         return way if often >= _ALWAYS * total else None
 
+    def own_pulls(self) -> Counter[bool]:
+        """Return how often its own steps pulled scores up and down, whatever it was given."""
+        return self.pulls.get("real", Counter()) + self.pulls.get("made", Counter())
+
 
 class Adversaries(Watcher):
     """
-    The Probe event "same pull": a module that tells what others make from other data.
+    The Probe events "same pull" and "one pull": a module that tells what others make from data.
 
-    Its own loss pulls the scores of what others make one way, and those of other data the other
-    way; and the loss of those others pulls them the same way as its own. measured: the steps of the
-    others that were seen; label: the module.
+    "same pull": its own loss pulls the scores of what others make one way, and those of other data
+    the other way; and the loss of those others pulls them the same way as its own. measured: the
+    steps of the others that were seen; label: the module. "one pull": the others learn from its
+    scores, and its own steps pull all of them one way. measured: the passes whose scores they have
+    pulled; reference: how many of these were over what others make; label: the module, and which
+    way.
     """
 
-    makes = ("Probe:same pull",)
+    makes = ("Probe:same pull", "Probe:one pull")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._made: deque[_MadeOutput] = deque(maxlen=_MADE)
         self._judges: dict[int, _Judge] = {}
-        self._pulled: list[tuple[int, bool, bool, str]] = []
+        self._pulled: list[tuple[int, bool, bool, bool, str]] = []
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -124,19 +133,24 @@ class Adversaries(Watcher):
     @shielded
     def _note(self, module: int, judged: bool, source: str, gradient: torch.Tensor) -> None:
         """Remember which way a loss pulls scores, until it is known who steps."""
-        total = 0.0
+        if not self.recorder.patches.live:  # we ask for gradients ourselves
+            return
+        total, is_torn = 0.0, False
         with suppress(Exception):  # of several gradients at once, which have no numbers
-            total = float(gradient.detach().sum())
+            low, high = map(float, gradient.detach().aminmax())
+            total, is_torn = float(gradient.detach().sum()), low < 0 < high
         if total and total == total and len(self._pulled) < _PENDING:
-            self._pulled.append((module, judged, total > 0, source))
+            self._pulled.append((module, judged, total > 0, is_torn, source))
 
     def before_step(self, window: Window) -> Columns:
         """Take down what was pulled, by who steps; a run without such modules is left alone."""
         held = {id(parameter) for parameter in window.parameters}
         steps = {key for key, *_ in self._pulled if self._judges[key].is_of(held)}
-        for key, judged, way, source in self._pulled:
+        for key, judged, way, is_torn, source in self._pulled:
             own, is_own = self._judges[key], key in steps
-            if judged and not is_own:
+            if is_own:
+                own.own_line, own.is_torn = source, own.is_torn or is_torn
+            elif judged:
                 own.source = source
             if judged or is_own:
                 kind = "other" if not is_own else "made" if judged else "real"
@@ -153,6 +167,7 @@ class Adversaries(Watcher):
         """Return the modules whose adversaries pull as they do."""
         self._made.clear()
         for own in self._judges.values():
+            yield from self._find_one_pull(own)
             real, made, other = (own.way_of(kind) for kind in ("real", "made", "other"))
             if None in (real, made, other) or real == made:
                 continue
@@ -160,6 +175,23 @@ class Adversaries(Watcher):
             if other == made:
                 steps = own.pulls["other"].total()
                 yield make_probe("same pull", steps, label=own.name, source=own.source)
+
+    def _find_one_pull(self, own: _Judge) -> Iterable[Event]:
+        """Yield a module that others learn from, and that only ever learns to say the same."""
+        pulls = own.own_pulls()
+        if min(pulls.total(), own.pulls.get("other", Counter()).total()) < _ENOUGH:
+            return
+        self.looked.add("one pull")
+        if len(pulls) == 1 and not own.is_torn:
+            way = "down" if pulls[True] else "up"  # a step goes against the gradient
+            made = own.pulls.get("made", Counter()).total()
+            yield make_probe(
+                "one pull",
+                pulls.total(),
+                made,
+                label=f"{own.name}\n{way}",
+                source=own.own_line,
+            )
 
 
 def _is_known(tensor: torch.Tensor) -> bool:
