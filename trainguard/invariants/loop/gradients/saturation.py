@@ -139,7 +139,7 @@ def codes_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
         to any parameter of these vectors, in 3 of the steps looked at, or more.
     Allows: a third of the steps, or more, in which it does.
     Misses: distances by hand; on accelerators; one code for each number; steps in which every
-        vector has a code of its own, or all have one.
+        vector has a code of its own, or all have one before several were chosen.
     Why: what is looked up has no gradient for what it was looked up by, unless that goes straight
         through: z + (code - z).detach(). Without it, or with the two exchanged, the encoder learns
         nothing but to stay where the first codes were.

@@ -1,6 +1,7 @@
 """What the recorder sees of encoders that are held to the codes they choose."""
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 import torch
@@ -70,6 +71,20 @@ def test_what_does_not(channels: int, learned: bool) -> None:
     if learned:
         ((alone, looks),) = find_codes(turned, channels)
         assert alone == looks >= 3
+
+
+def test_codes_that_collapse() -> None:
+    """All vectors have one code soon, which was chosen among several at first."""
+    turn = count()
+
+    def choose(apart: Tensor) -> Tensor:
+        """Choose the nearest, and later the code that most of them had."""
+        nearest = apart.argmin(-1)
+        return nearest if next(turn) < 1 else nearest.mode().values.expand(len(apart))
+
+    ((alone, looks),) = find_codes(lambda _, code: code, choose=choose)
+    assert alone == looks >= 3
+    assert find_codes(lambda _, code: code, choose=lambda apart: apart.argmin(-1) * 0) == []
 
 
 def test_codes_that_others_chose() -> None:

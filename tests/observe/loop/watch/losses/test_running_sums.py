@@ -154,6 +154,25 @@ def beside_others(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
     return -((risk * times)[order].tanh() - risk[order].logcumsumexp(0)).mean()
 
 
+def test_a_letter_is_a_time_beside_such_a_sum() -> None:
+    """As `t` is in formulas: there is nothing else in whose order risks are summed up."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    t_train = torch.rand(64)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            rows = torch.randperm(64)[:24]
+            value = rising(model(torch.randn(24, 3))[:, 0], t_train[rows])
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "early risk"]
+    assert [(probe.label, probe.measured, probe.reference) for probe in found] == [
+        ("t_train", 3, 3)
+    ]
+
+
 def test_what_is_no_time() -> None:
     """Lengths may rise in a batch for the sake of its padding."""
     assert directions(unsorted, "lengths") == []

@@ -21,6 +21,7 @@ _DISTANCES = {
 _MOST_NODES = 20000
 _LARGEST = 2**20  # elements of what is compared
 _LEAST, _ROWS = 16, 512  # vectors of a batch that are compared with all codes
+_SEVERAL = 2  # codes: one alone may be a centre that all are held to
 _FARTHER = 1e-4  # of a distance, which is computed in another order here
 
 
@@ -33,13 +34,14 @@ class _Distance:
     learns: torch.Tensor
     stays: torch.Tensor
 
-    def is_of_chosen_codes(self) -> bool:
+    def is_of_chosen_codes(self, fewest: int) -> bool:
         """Say whether what stays are a few vectors over and over: of these, the nearest to each."""
         own, code = self.learns, self.stays
         if own.shape != code.shape or own.dim() < 2 or own.numel() > _LARGEST:
             return False
         axes = {1, own.dim() - 1}
-        return any(_are_nearest(own.movedim(axis, -1), code.movedim(axis, -1)) for axis in axes)
+        pairs = [(own.movedim(axis, -1), code.movedim(axis, -1)) for axis in axes]
+        return any(_are_nearest(*pair, fewest) for pair in pairs)
 
     def mirrors(self, other: "_Distance") -> bool:
         """Say whether codes are moved here to what chose them there."""
@@ -64,6 +66,7 @@ class ChosenCodes(Watcher):
         super().__init__(recorder)
         self._looks, self._alone = 0, 0
         self._sources = Counter[str]()
+        self._choosers: list[set[int]] = []  # parameters of what has chosen among several codes
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at what else in a loss leads to what chooses codes."""
@@ -71,7 +74,7 @@ class ChosenCodes(Watcher):
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         distances = list(_find_distances(nodes)) if len(nodes) < _MOST_NODES else []
-        chosen = [each for each in distances if each.is_of_chosen_codes()]
+        chosen = [each for each in distances if each.is_of_chosen_codes(self._fewest(each))]
         held = {d.node for d in distances for c in chosen if d is c or d.mirrors(c)}
         if not held:
             return
@@ -80,9 +83,15 @@ class ChosenCodes(Watcher):
         for each in chosen:
             if others and (own := each.parameters()):
                 self.looked.add("codes")
+                self._choosers += [own] if own not in self._choosers else []
                 self._looks += 1
                 self._alone += not own & others
                 self._sources[caller()] += not own & others
+
+    def _fewest(self, distance: _Distance) -> int:
+        """Return how many codes there must be: they may collapse once several were chosen."""
+        has_chosen = bool(self._choosers) and distance.parameters() in self._choosers
+        return 1 if has_chosen else _SEVERAL
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -106,14 +115,14 @@ def _find_distances(nodes: Iterable[Node]) -> Iterator[_Distance]:
                     yield _Distance(node, leads, learns.detach(), stays.detach())
 
 
-def _are_nearest(vectors: torch.Tensor, codes: torch.Tensor) -> bool:
+def _are_nearest(vectors: torch.Tensor, codes: torch.Tensor, fewest: int) -> bool:
     """Say whether each vector stands beside the nearest of all codes, which are few."""
     width = vectors.shape[-1]
     if width < 2 or vectors.numel() // width < _LEAST:
         return False
     vectors, codes = vectors.reshape(-1, width)[:_ROWS], codes.reshape(-1, width)[:_ROWS]
     few, places = torch.unique(codes, dim=0, return_inverse=True)
-    if not 2 <= len(few) <= len(codes) / 2:
+    if not fewest <= len(few) <= len(codes) / 2:
         return False
     apart = torch.cdist(vectors.double(), few.double())
     own = apart.gather(1, places[:, None])[:, 0]

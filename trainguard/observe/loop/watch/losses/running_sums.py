@@ -25,6 +25,7 @@ _TIMES = {
     "durations",
     "months",
     "survival",
+    "t",
     "time",
     "times",
     "years",
