@@ -228,6 +228,12 @@ def test_what_is_said_of_an_average(
     assert finding.at == "Encoder#2, a copy of Student.encoder"
 
 
+@pytest.mark.parametrize(("decay", "rank"), [(0.1, "broken"), (0.12, "note"), (0.45, "note")])
+def test_what_keeps_little_of_itself(decay: float, rank: str, ranks, steps) -> None:
+    """A tenth is what is left where 0.9 was exchanged; more may be meant."""
+    assert ranks(FOLLOWS, [*steps(60), *look(decay)]) == [rank]
+
+
 @pytest.mark.parametrize("looks", [look(shared=True), look(0.9, residual=0.9)])
 def test_a_promise_makes_these_broken(looks: list[Average], ranks, steps) -> None:
     """A copy that is the model, or that an optimizer moves, is no average."""

@@ -21,7 +21,7 @@ _RARE = 10  # steps that common averages let pass between two updates
 _COPIED = 2e-5  # a decay below it is that of a plain copy, as before an average begins
 _HARDLY = 0.5  # a decay below it keeps less than half
 _LITTLE = 0.25  # a decay that has fallen to it, as one exchanged in a usual warmup does by step 26
-_EXCHANGED = 0.1  # one below it is none that anybody means: common ones are 0.9 and above
+_EXCHANGED = 0.11  # one below it is none that anybody means: common ones are 0.9 and above
 _EXPLAINED = 0.1  # the part of a move that rounding and a late update may leave unexplained
 _FOREIGN = 0.5  # a move of which that much is unexplained was made by something else
 _COARSE = 0.999  # above this decay a single move is so small that rounding may shape it
@@ -35,7 +35,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: with `average` promised, the copies that are called an average, or else all of them:
         one must move by the promised decay. Without it, copies that are called an average: none
         shares its memory with the model, moves away from it, stays where the model moves, keeps
-        less than a tenth of itself at each update, or ever less down to a quarter, or rounds off
+        a tenth of itself or less at each update, or ever less down to a quarter, or rounds off
         what it should move by in most of its elements.
     Allows: decays within 0.1 (limit) of 1 - decay of the promised one, plus 1e-4; decays that rise
         or fall through it, or toward it. A note: one that keeps less than half at each update, one
