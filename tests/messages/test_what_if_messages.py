@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 import torch
 
+from tests.torches import ATTENDS_TO_NOTHING
 from trainguard.core.catalogue import find_invariants
 from trainguard.events.counterfactual import WhatIf
 from trainguard.judging.verdict import Config, Verdict
@@ -37,6 +38,8 @@ FOUND = [
 @pytest.mark.parametrize(("name", "fixture", "questions"), FOUND, ids=[f for _, f, _ in FOUND])
 def test_an_influence(name, fixture, questions, monkeypatch, snapshot) -> None:
     """The edit, what it changes, and the module or function and the line where it is seen first."""
+    if "mask" in fixture and not ATTENDS_TO_NOTHING:
+        pytest.skip("this torch makes nan of a row that may attend to nothing")
     made = asking._questions
     monkeypatch.setattr(asking, "_CREDIT", asking._MOST)
     monkeypatch.setattr(

@@ -155,63 +155,64 @@ class Probe(Event):
         explains them and the two numbers that were misread), "same pull" (steps of what makes what
         a module judges, in which its scores are pulled as in its own; the label has it), "one pull"
         (passes of such a module whose scores its own steps pull one way, of which reference are
-        over what was made; the label has it, and which way),
-        "likeliest" (actions that are all the likeliest, and the mean of their probabilities),
-        "awake" (how far two passes without a graph differ by what they drop, and rounding), "drawn
-        anew" (matrices that a training goes on with, all drawn anew; step: those of the one
-        before), "undrawn" (samples in lists of a sampler that no pass drew from; label: its class,
-        the lists, a batch), "lost rate" (the rate of a state that is loaded after another one was
-        set, and that one), "unasked" (steps in which a target network, the label, followed another
-        one and was not called), "high floor" (the rate that a schedule anneals to, and the highest
-        that it begins with), "wrapped" (results of an operation on bytes, the label, that do not
-        fit into bytes, of those looked at), "unread draw" (losses that learn how likely a draw is
-        that nothing else reads, of those looked at), "batch scale" (batches of evaluations that are
-        scaled each by its own numbers, and the rows of one; step is 1 where a loader has served
-        that many samples; the label has the module, and by what), "quantile side" (the quantile
-        that a column learns, and the one that a list has for it; step: of how many columns that is
-        known; the label has the name of the list, and the column), "padding inside" (looks in which
-        the number for padding, step, comes as any token does, of so many; the label has the
-        embedding, and how), "clipped ratio" (losses that clip a ratio wrongly, as the label says,
-        of those that clip one), "bounded scores" (the least that a cross-entropy of cosines can be,
-        and what it is by chance; step: of how many classes), "left loop" (passes backward in a loop
-        that its last line leaves, the label; over how many batches; step is 1 for a return of an
-        epoch), "unread layer" (1; the label has a layer or a parameter, and in another line a
-        statement that makes something of it, which nothing reads), "swapped states" (1; the label
-        has a statement that gives an LSTM its states in the other order), "doubled" (looks at which
-        a tensor was added to itself; the label has what made it), "early risk" (losses with a
-        running sum that begins with the shortest time, the label, of those whose times are known),
-        "noise times" (a correlation of noise with the time, the label, that a model is told, over
-        how many rows), "log determinant" (looks at which what a flow returns is none, label
-        "value", or is not to grow, label "sign", of all looks), "zero factors" (products of two
-        narrow matrices that are both zero, for how many steps), "loaded rate" (a rate that was
-        loaded into an optimizer, and that which it was made with; step: how many it has made so;
-        label: that with which a schedule of the state had begun, if it is another), "mixture axis"
-        (steps in which logarithms of weights are normalised along another axis than they are
-        summed, of those with such weights; the label has both), "mixture probabilities" (those in
-        which weights are added as if they were logarithms), "advanced twice" (steps after which two
-        lines have advanced a scheduler, of those after which one has; label: its name and the usual
-        line), "batch choice" (the least share of the samples for which another alternative is
-        better than the one of the whole batch, the label says of what: "order" or "part";
-        reference: looks; step: 1 if a loader or places drew the samples), "covered" (targets that
-        are the label's token, which is shown in their places and in no others, of all that count;
-        step: how many calls), "normal start" (evaluations whose input is as normal noise is, of
-        those looked at), "returns mixed" (episodes weighed by their returns in neither order, of
-        those known), "self distance" (looks in which all distances of the kind that the label says
-        are zero), "missed key" (dictionaries that were looked at, none of which has the key that
-        the first line of the label asks for; the other line is one that they have and nothing
-        reads), "mixed" (steps whose samples are mixed with what the label says, of those whose
-        parts were found), "free weight" (what a term of the loss is multiplied by at the end, and
-        before; it is learned, and nothing else in the loss depends on it; step: how many looks),
-        "running sum" (losses with a running sum over samples that are in no order, of those with
-        one), "likelihood" (how much larger than its errors a variance is that a loss is least for;
-        step: how many looks), "cut warmup" (advances of a warmup that a sequence makes, and those
-        that it is laid out for), "inverse" (how far two functions, the label, lead from numbers of
-        a batch, as a share of their deviation, and how far they may), "worst state" (the mean error
-        of the state that is evaluated at the end, when it was the worst of as many as the label
-        says, and that of the best; step: of which it is), "messages returned" (looks at a graph of
-        which no message reaches another node than the one it is from, of all), "separated copies"
-        (looks at a table of copies of samples whose groups are of different samples, of all; the
-        label says how many samples and copies, and how they were made).
+        over what was made; the label has it, and which way), "repeated candidates" (rows whose
+        partner has another column in a table of a batch's pairs, of all), "likeliest" (actions that
+        are all the likeliest, and the mean of their probabilities), "awake" (how far two passes
+        without a graph differ by what they drop, and rounding), "drawn anew" (matrices that a
+        training goes on with, all drawn anew; step: those of the one before), "undrawn" (samples in
+        lists of a sampler that no pass drew from; label: its class, the lists, a batch), "lost
+        rate" (the rate of a state that is loaded after another one was set, and that one),
+        "unasked" (steps in which a target network, the label, followed another one and was not
+        called), "high floor" (the rate that a schedule anneals to, and the highest that it begins
+        with), "wrapped" (results of an operation on bytes, the label, that do not fit into bytes,
+        of those looked at), "unread draw" (losses that learn how likely a draw is that nothing else
+        reads, of those looked at), "batch scale" (batches of evaluations that are scaled each by
+        its own numbers, and the rows of one; step is 1 where a loader has served that many samples;
+        the label has the module, and by what), "quantile side" (the quantile that a column learns,
+        and the one that a list has for it; step: of how many columns that is known; the label has
+        the name of the list, and the column), "padding inside" (looks in which the number for
+        padding, step, comes as any token does, of so many; the label has the embedding, and how),
+        "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that clip
+        one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it is by
+        chance; step: of how many classes), "left loop" (passes backward in a loop that its last
+        line leaves, the label; over how many batches; step is 1 for a return of an epoch), "unread
+        layer" (1; the label has a layer or a parameter, and in another line a statement that makes
+        something of it, which nothing reads), "swapped states" (1; the label has a statement that
+        gives an LSTM its states in the other order), "doubled" (looks at which a tensor was added
+        to itself; the label has what made it), "early risk" (losses with a running sum that begins
+        with the shortest time, the label, of those whose times are known), "noise times" (a
+        correlation of noise with the time, the label, that a model is told, over how many rows),
+        "log determinant" (looks at which what a flow returns is none, label "value", or is not to
+        grow, label "sign", of all looks), "zero factors" (products of two narrow matrices that are
+        both zero, for how many steps), "loaded rate" (a rate that was loaded into an optimizer, and
+        that which it was made with; step: how many it has made so; label: that with which a
+        schedule of the state had begun, if it is another), "mixture axis" (steps in which
+        logarithms of weights are normalised along another axis than they are summed, of those with
+        such weights; the label has both), "mixture probabilities" (those in which weights are added
+        as if they were logarithms), "advanced twice" (steps after which two lines have advanced a
+        scheduler, of those after which one has; label: its name and the usual line), "batch choice"
+        (the least share of the samples for which another alternative is better than the one of the
+        whole batch, the label says of what: "order" or "part"; reference: looks; step: 1 if a
+        loader or places drew the samples), "covered" (targets that are the label's token, which is
+        shown in their places and in no others, of all that count; step: how many calls), "normal
+        start" (evaluations whose input is as normal noise is, of those looked at), "returns mixed"
+        (episodes weighed by their returns in neither order, of those known), "self distance" (looks
+        in which all distances of the kind that the label says are zero), "missed key" (dictionaries
+        that were looked at, none of which has the key that the first line of the label asks for;
+        the other line is one that they have and nothing reads), "mixed" (steps whose samples are
+        mixed with what the label says, of those whose parts were found), "free weight" (what a term
+        of the loss is multiplied by at the end, and before; it is learned, and nothing else in the
+        loss depends on it; step: how many looks), "running sum" (losses with a running sum over
+        samples that are in no order, of those with one), "likelihood" (how much larger than its
+        errors a variance is that a loss is least for; step: how many looks), "cut warmup" (advances
+        of a warmup that a sequence makes, and those that it is laid out for), "inverse" (how far
+        two functions, the label, lead from numbers of a batch, as a share of their deviation, and
+        how far they may), "worst state" (the mean error of the state that is evaluated at the end,
+        when it was the worst of as many as the label says, and that of the best; step: of which it
+        is), "messages returned" (looks at a graph of which no message reaches another node than the
+        one it is from, of all), "separated copies" (looks at a table of copies of samples whose
+        groups are of different samples, of all; the label says how many samples and copies, and how
+        they were made).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

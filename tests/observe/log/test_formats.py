@@ -6,7 +6,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 
 from trainguard.core.settings import Settings
 from trainguard.events.loop import Evaluation, Step
@@ -14,6 +13,8 @@ from trainguard.judging.judge import judge_run
 from trainguard.observe.log.entry import read_log, read_logs
 from trainguard.observe.log.tensorboard import rows, scalars
 from trainguard.subjects.log import Log
+
+SummaryWriter = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
 
 # (step, loss, rate, norm): the figures of multi-domain-vjepa3d. The cosine restarts every 8
 # updates, the norm is taken after zero_grad, and the loss is gone at step 512.

@@ -76,7 +76,7 @@ def _go_on_from_a_file(model: nn.Module, optimizer: torch.optim.Optimizer, rule:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save({**state, "schedule": rule.state_dict()}, file)
     file.seek(0)
-    found = torch.load(file)
+    found = torch.load(file, weights_only=True)
     model.load_state_dict(found["model"])
     optimizer.load_state_dict(found["optimizer"])
     np.random.seed(np.array([1, 2, 3]))

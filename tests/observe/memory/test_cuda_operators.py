@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks import memory
+from tests.torches import HAS_GROUPED_HEADS
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.predict import predict_step
 from trainguard.observe.memory.training import Training
@@ -87,6 +88,7 @@ def test_the_cpu_takes_its_own() -> None:
     assert "native_dropout" not in made_by(lambda: F.dropout(torch.ones(8)), "cpu")
 
 
+@pytest.mark.skipif(not HAS_GROUPED_HEADS, reason="from torch 2.5 on")
 def test_grouped_heads_are_not_repeated_in_low_precision() -> None:
     """Flash attention takes fewer heads of keys than of queries, and float32 writes them out."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import fsdp
 
 import trainguard as tg
 from trainguard.core.catalogue import find_invariants
@@ -105,6 +106,13 @@ def test_statistics_of_each_rank_are_seen() -> None:
     """BatchNorm under DDP takes those of its own rows."""
     events = list(watch(lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 1))))
     assert all(e.lone_statistics for e in events[1:])
+
+
+def test_a_torch_that_is_too_old(monkeypatch) -> None:
+    """One sentence, and the way out, before any process is made."""
+    monkeypatch.delattr(fsdp, "fully_shard", raising=False)
+    with pytest.raises(SubjectError, match=r'"fully_shard", which torch .* lacks'):
+        watch(build, wrap="fully_shard")
 
 
 def test_a_step_that_goes_nowhere() -> None:

@@ -70,6 +70,7 @@ from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.quantile_sides import QuantileSides
+from trainguard.observe.loop.watch.losses.repeated_candidates import RepeatedCandidates
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.rounded_weights import RoundedWeights
 from trainguard.observe.loop.watch.losses.running_sums import RunningSums
@@ -349,6 +350,7 @@ _ALL: tuple[type[Watcher], ...] = (
     RunningSums,
     Likelihoods,
     LiveTargets,
+    RepeatedCandidates,
     ReturnOrders,
     EpisodeEnds,
     TerminalTargets,

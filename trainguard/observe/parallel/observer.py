@@ -3,6 +3,7 @@
 import io
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 
 import torch
 
@@ -22,6 +23,7 @@ from trainguard.subjects.parallel import Parallel
 
 DRAWS = {"quick": 1, "ci": 2, "thorough": 8}  # batches of the largest sizes
 SPLITS = {"quick": 4, "ci": 12, "thorough": 48}  # where sizes or cuts are drawn: milliseconds each
+_FSDP = "torch.distributed.fsdp"  # imported where it is needed: that takes a while
 _ROUNDED = 1e-3  # of a gradient that two runs on one accelerator may differ by
 _SMALLER = 32  # that are tried for the smallest that fails, all in the same processes
 
@@ -41,6 +43,7 @@ class ParallelObservation(SubjectObservation[Parallel, Likeness]):
 
     def _observe_probe(self, _probe: str) -> Trace[Likeness]:
         """Make the step on one process and on each number of several."""
+        _check_torch(self.subject)
         share_devices(self.subject.devices, max(self.subject.worlds))
         splits = self._draw()
         (one,) = self._make(splits, 1, self.settings.seed)
@@ -90,6 +93,15 @@ class ParallelObservation(SubjectObservation[Parallel, Likeness]):
         batches = [(split, _fill(self.subject, split)) for split in splits]
         told = call_in_ranks(step_in_group, self.subject, (batches, seed), world)
         return [torch.load(io.BytesIO(each), weights_only=True) for each in told]
+
+
+def _check_torch(subject: Parallel) -> None:
+    """Raise where this torch is too old for what wraps the model."""
+    if subject.wrap == "fully_shard" and not hasattr(import_module(_FSDP), "fully_shard"):
+        raise SubjectError(
+            f'{subject.name} is wrapped by "fully_shard", which torch {torch.__version__} lacks',
+            'use torch 2.6 or newer, or wrap="ddp"',
+        )
 
 
 def _fill(subject: Parallel, split: BatchSplit) -> Batch:

@@ -37,3 +37,12 @@ def test_negatives_are_told(judged, steps) -> None:
     assert finding.allowed == "below 10 %"
     (finding,) = judged(NEGATIVES, [*steps(20), drawn(0.25)], **{f"limit:{NEGATIVES}": 0.3})
     assert finding.rank.name == "NOTE"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(400, ["broken"]), (250, ["broken"]), (240, ["note"]), (40, [])]
+)
+def test_partners_that_are_pushed_away(rows, expected, ranks, steps) -> None:
+    """In half of the rows, or more; a few are borne with."""
+    probe = Probe(probe="repeated candidates", measured=rows, reference=500)
+    assert ranks(NEGATIVES, [*steps(20), probe]) == expected

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.torches import HAS_STANCES
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.recorder import Recorder
 
@@ -77,6 +78,7 @@ class AsksTheCompiler(nn.Module):
         return inputs if torch.compiler.is_compiling() else torch.tanh(3 * inputs)
 
 
+@pytest.mark.skipif(not HAS_STANCES, reason="this torch cannot run it uncompiled")
 @pytest.mark.parametrize(("between", "answers"), [(nn.Tanh, 1), (AsksTheCompiler, 2)])
 def test_compiled_steps(between, answers) -> None:
     """Code that asks whether it is compiled is another model."""

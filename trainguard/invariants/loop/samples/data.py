@@ -161,7 +161,8 @@ def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
     Maps of classes are resized without a blend of their numbers.
 
     Judges: targets of cross_entropy and nll_loss, on the CPU and made in the process itself, that
-        are what F.interpolate made of whole numbers, with their fractions dropped or rounded.
+        are what F.interpolate made of whole numbers, with their fractions dropped or rounded, or
+        parts of it, as they are or mirrored.
     Allows: maps of two numbers, which are masks; of more than 64, which are pictures; whatever is
         resized to the same numbers.
     Misses: maps that workers of a loader resize; other libraries.

@@ -13,6 +13,7 @@ from trainguard.invariants.loop.wording import events, in_line, lines_of_origin,
 
 _MIXED = 3  # steps
 _KNOWN_POSITIVES = 0.1  # of what is drawn: tables that are less than a tenth full have less
+_SOME_REPEATED, _HALF_REPEATED = 0.1, 0.5  # of the rows; some accept few, which hardly matter
 _CARRIED = 3  # passes: not by chance, and not the chunks of one batch
 
 
@@ -189,7 +190,13 @@ def mixtures_keep_their_labels(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("drawn negatives", "no scores of pairs were pushed one way"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("drawn negatives", "no scores of pairs were pushed one way"),
+        has_probe("repeated candidates", "-"),
+    ),
+)
 def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Pairs that are drawn as negatives are not among the positives.
@@ -197,15 +204,20 @@ def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: models that score pairs, or triples, of whole numbers, such as users and items, in calls
         that push all their scores one way: how many of the pairs that are pushed down are pushed up
         in another call of the first 512 steps. Broken from 0.1 (limit) on; a note from a third of
-        that.
+        that. Of a cross-entropy over all pairs of a batch, of 16 to 1024: in how many rows the
+        partner stands in another column, too, which has the same score in all rows. Broken from a
+        half on; a note from a tenth.
     Allows: positives of which some come again before the others have come once, as counts of words
-        that stand together; fewer than 256 negatives; what a sparse table has by chance.
+        that stand together; fewer than 256 negatives; what a sparse table has by chance; columns
+        that a mask leaves out of such a row; tables most of whose columns are alike.
     Misses: one call with labels of both kinds; scores of all items at once; accelerators; models
         that look items up themselves.
     Why: what a user likes is pushed down as often as it is drawn, the most where the hardest of
         several is taken: the best items of each user are learned to be bad ones.
-    Source: Rendle et al. 2009, BPR (arXiv 1205.2618), section 3.1: the negative is not in I+.
+    Source: Rendle et al. 2009, BPR (arXiv 1205.2618), section 3.1: the negative is not in I+;
+        tensorflow/recommenders, `remove_accidental_hits` of its retrieval task.
     """
+    yield from _find_repeated(trace)
     least = trace.limit("negatives_are_no_positives", _KNOWN_POSITIVES)
     for probe in events(trace, Probe):
         if probe.probe == "drawn negatives" and probe.measured >= least / 3:
@@ -217,6 +229,26 @@ def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
                 "below " + percent(least),
                 why="draw again where a pair is known, as `while (user, item) in seen` does",
                 rank=Rank.BROKEN if probe.measured >= least else Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
+
+
+def _find_repeated(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield the losses over pairs of a batch in which many partners come more than once."""
+    for probe in events(trace, Probe):
+        share = probe.measured / probe.reference if probe.probe == "repeated candidates" else 0.0
+        if share >= _SOME_REPEATED:
+            yield Finding(
+                f"a contrastive loss of `{trace.subject}` pushes away what it pulls together",
+                "the columns of its table of scores",
+                percent(share) + f" of {probe.reference:.0f} rows have their partner in another"
+                " column, too",
+                "below " + percent(_SOME_REPEATED),
+                why="what comes several times in a batch is its own negative, the more often the"
+                " more popular it is: give -inf to the columns that have the partner of a row, as"
+                " where items[:, None] == items, but for the diagonal",
+                rank=Rank.BROKEN if share >= _HALF_REPEATED else Rank.NOTE,
                 event=probe,
                 source=probe.source,
             )

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
@@ -157,6 +158,7 @@ def scored(pairs: torch.Tensor, negatives: torch.Tensor, passed: torch.Tensor) -
     return [f"{probe.label} {probe.measured:.0f} of {probe.reference:.0f}" for probe in probes]
 
 
+@SHAPES
 def test_pairs_without_an_edge_that_are_scored() -> None:
     """They tell that edges are to be predicted, whatever they are called."""
     train, held = split()

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.torches import SHAPES
 from trainguard.observe.loop.watch.gradients.row_errors import row_errors
 
 Y = torch.arange(24.0).reshape(4, 2, 3).sin() + 2
 
 
+@SHAPES
 @pytest.mark.parametrize(
     "error",
     [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
@@ -38,6 +39,7 @@ def found(weigh: Callable[[torch.Tensor], torch.Tensor], length: int = 5) -> lis
     return sorted({probe.label.rpartition(" ")[2] for probe in probes})
 
 
+@SHAPES
 @pytest.mark.parametrize("axis", [-1, 2])
 def test_a_softmax_over_one_element(axis: int) -> None:
     """The scores behind it never learn, whichever way its axis is written."""
@@ -45,6 +47,7 @@ def test_a_softmax_over_one_element(axis: int) -> None:
     assert found(lambda scores: scores.log_softmax(axis).exp()) == ["log_softmax"]
 
 
+@SHAPES
 def test_a_softmax_over_places() -> None:
     """It gives gradients back; not where there is one place alone, which is told too."""
     assert found(lambda scores: scores.softmax(1)) == []

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.losses import averaged_weights
@@ -50,6 +51,7 @@ def probes(loss: Loss, kind: str = "averaged", steady: bool = False) -> list[Pro
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
 
+@SHAPES
 @pytest.mark.parametrize("name", LOSSES)
 def test_weights_of_one_number_are_told(name: str) -> None:
     """They are, in each step that is looked at, as those of samples: they change with these."""
@@ -57,6 +59,7 @@ def test_weights_of_one_number_are_told(name: str) -> None:
     assert (probe.measured, probe.reference, probe.label) == (3, 6, "of samples")
 
 
+@SHAPES
 def test_weights_of_places_in_pictures() -> None:
     """A loss of classes in pictures is one number too."""
     model = nn.Conv2d(1, 3, 1)
@@ -71,18 +74,21 @@ def test_weights_of_places_in_pictures() -> None:
     assert (probe.measured, probe.reference, probe.label) == (3, 256, "of samples")
 
 
+@SHAPES
 @pytest.mark.parametrize("name", EACH)
 def test_weights_of_each_are_not(name: str) -> None:
     """Neither are such that are the same for all, or as many as something else."""
     assert probes(EACH[name]) == []
 
 
+@SHAPES
 def test_weights_that_stay_may_be_of_something_else() -> None:
     """Where they are the same in all steps, it is not said whose they are."""
     (probe,) = probes(LOSSES["function"], steady=True)
     assert probe.label == ""
 
 
+@SHAPES
 def test_a_mask_of_what_the_mean_leaves_out_is_not() -> None:
     """It is idle where the loss ignores the same targets."""
     mask = torch.tensor([1.0, 0, 1, 0, 1, 1])
@@ -95,6 +101,7 @@ def test_a_mask_of_what_the_mean_leaves_out_is_not() -> None:
     assert probes(loss) == []
 
 
+@SHAPES
 def test_a_mask_of_one_channel_is_told() -> None:
     """It is one of the elements of the loss, though there are more of these."""
 
@@ -107,6 +114,7 @@ def test_a_mask_of_one_channel_is_told() -> None:
     assert (probe.measured, probe.label) == (3, "of samples")
 
 
+@SHAPES
 def test_a_focal_loss_of_a_mean_is_told() -> None:
     """It is, in whatever order its factors stand; that of each sample is not."""
 

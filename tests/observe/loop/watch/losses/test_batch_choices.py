@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -74,6 +75,7 @@ def in_turn(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return 2 * best + 0.01 * out.pow(2).mean()
 
 
+@SHAPES
 @pytest.mark.parametrize(
     "lose",
     [
@@ -97,6 +99,7 @@ def test_orders_of_a_batch(lose: Lose) -> None:
         assert 0.15 <= probe.measured <= 0.9
 
 
+@SHAPES
 @pytest.mark.parametrize(
     "lose",
     [

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.observe.loop.trainings import batches, network
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
@@ -292,6 +293,7 @@ def residuals(source, constant: bool = False) -> list[Probe]:
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
 
 
+@SHAPES
 @pytest.mark.parametrize("constant", [False, True], ids=["with a graph", "constant"])
 def test_a_sum_with_all_sources(constant: bool) -> None:
     """A residual is a sum too, and its source may depend on places that need a gradient."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
@@ -98,6 +99,7 @@ def test_nothing_to_judge(choose) -> None:
     assert choices(choose) == ([], False)
 
 
+@SHAPES
 def test_packed_places_of_a_mask_that_is_not() -> None:
     """The mask is at hand and the chosen places are not: the watcher stays on, and says nothing."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.losses import running_sums
@@ -55,6 +56,7 @@ def looks(order: str, columns: int = 1, loss: Cox = cox) -> list[tuple[float, fl
     return [(probe.measured, probe.reference) for probe in found]
 
 
+@SHAPES
 @pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("loss", [cox, by_hand])
 def test_samples_in_no_order_are_told(columns: int, loss: Cox) -> None:
@@ -136,12 +138,14 @@ def of_others(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
     return -(risk - risk.logcumsumexp(0)).mean()
 
 
+@SHAPES
 @pytest.mark.parametrize("loss", [rising, turned_once])
 def test_sums_from_the_shortest_time(loss: Callable) -> None:
     """However the scores were put in their order."""
     assert directions(loss) == [("all_times", 3, 3)]
 
 
+@SHAPES
 def test_sums_over_a_batch_that_is_sorted() -> None:
     """By the times that it has, in its own order."""
     assert directions(unsorted, "rising") == [("all_times", 3, 3)]
@@ -154,6 +158,7 @@ def beside_others(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
     return -((risk * times)[order].tanh() - risk[order].logcumsumexp(0)).mean()
 
 
+@SHAPES
 def test_a_letter_is_a_time_beside_such_a_sum() -> None:
     """As `t` is in formulas: there is nothing else in whose order risks are summed up."""
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
@@ -120,6 +121,7 @@ def doubled(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> list[
     return [(probe.label, probe.measured) for probe in probes]
 
 
+@SHAPES
 def test_sums_of_one_tensor() -> None:
     """The layer that made it is named; two that are made alike are two."""
     assert doubled(lambda _, made: made + made) == [("Sequential.1.inner", 4)]

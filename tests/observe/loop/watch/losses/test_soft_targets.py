@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
@@ -35,17 +36,20 @@ def looks(make, loss: str = "torch", classes: int = CLASSES) -> list[tuple[float
     return [(round(probe.measured, 3), probe.step, probe.label) for probe in found]
 
 
+@SHAPES
 @pytest.mark.parametrize("loss", ["torch", "divergence", "by hand"])
 def test_rows_that_are_more_than_one_are_told(loss: str) -> None:
     """0.9 + 5 * 0.1, at three of the steps that are looked at."""
     assert looks(lambda hot: hot * 0.9 + 0.1, loss) == [(1.4, 3, "(8,5)")]
 
 
+@SHAPES
 def test_rows_that_are_less_than_one_are_told() -> None:
     """What the class gives up is given to nobody."""
     assert looks(lambda hot: hot * 0.8 + 0.02) == [(0.9, 3, "(8,5)")]
 
 
+@SHAPES
 @pytest.mark.parametrize(
     "make",
     [

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
@@ -87,6 +88,7 @@ def learn_actions(moves) -> list[tuple[float, float]]:
     return [(probe.measured, probe.reference) for probe in probes if probe.probe == "moves"]
 
 
+@SHAPES
 def test_states_of_no_name() -> None:
     """What is asked without a graph follows; unless it is the very states, as a teacher's is."""
     assert learn_actions(lambda b: (b, b.clone())) == [(24.0, 24.0)]

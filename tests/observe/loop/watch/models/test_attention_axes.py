@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.gradients.autograd_graph import below
@@ -40,6 +41,7 @@ def attend(axis: int, heads: int, *, first: bool) -> list[Probe]:
     return [p for p in recorder.trace if isinstance(p, Probe) and p.probe.startswith("attention a")]
 
 
+@SHAPES
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_attention_is_followed_through_views(heads, first) -> None:
@@ -66,6 +68,7 @@ def mix(own: int, used: int | tuple[int, ...], change: Callable) -> list[tuple[s
     return [(probe.label, probe.measured, probe.reference) for probe in found]
 
 
+@SHAPES
 def test_weights_of_a_mixture_along_another_axis() -> None:
     """However the axes are counted."""
     assert mix(-2, -1, torch.clone) == [("-2 and -1", 3, 3)]
@@ -73,6 +76,7 @@ def test_weights_of_a_mixture_along_another_axis() -> None:
     assert mix(-1, -1, torch.clone) == mix(2, -1, torch.clone) == []
 
 
+@SHAPES
 @pytest.mark.parametrize(
     ("weigh", "found"),
     [
@@ -114,6 +118,7 @@ class Mixture(nn.Module):
         return densities, weights.log_softmax(0)
 
 
+@SHAPES
 def test_the_line_of_the_weights() -> None:
     """Where a class of the user's takes their logarithms, it is told."""
     model = Mixture()

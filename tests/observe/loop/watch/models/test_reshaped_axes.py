@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.torches import SHAPES
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.models.reshaped_axes import exchanges, leaves_channels
@@ -60,6 +61,7 @@ def test_exchanges(before, after, certain, wrong) -> None:
     assert exchanges(before, after, certain=certain) == wrong
 
 
+@SHAPES
 def test_reductions_are_left_alone() -> None:
     """What is taken together over the last axis of a view may be any neighbours."""
     told = []
@@ -76,6 +78,7 @@ def test_reductions_are_left_alone() -> None:
     assert told == [["Conv2d.weight (N,8,8,8) (N,128,4)"], []]
 
 
+@SHAPES
 def test_parts_of_channels_that_a_layer_learns_from() -> None:
     """Capsules are as good in another order: they only make a note."""
     conv, last, picture = nn.Conv2d(3, 8, 1), nn.Linear(4, 2), torch.randn(4, 3, 8, 8)
@@ -164,6 +167,7 @@ def test_sequences_of_one_place_have_one_order() -> None:
     assert not any(isinstance(e, Probe) and e.probe == "reshaped" for e in recorder.trace)
 
 
+@SHAPES
 @pytest.mark.parametrize("way", ["reshape", "transpose"])
 def test_time_first_for_a_loss(way: str) -> None:
     """CTC takes (T, N, K); lengths that change from batch to batch are the same mistake."""

@@ -1,8 +1,9 @@
 """Watches maps of classes that are resized as pictures are: between 1 and 3 comes a 2."""
 
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -17,8 +18,35 @@ from trainguard.observe.tools.user_line import caller
 
 _BLENDS = {"linear", "bilinear", "trilinear", "bicubic", "area"}
 _FEWEST, _SEVERAL = 3, 64  # numbers in a map of classes: two are a mask, many are a picture
+_MAPS = 3  # axes of several maps
 _LARGEST = 2**22  # elements of what is resized
 _MOST = 512  # maps that are remembered
+_NEWEST = 32  # of these that parts are looked for in, two of each that is resized
+_LOOKS, _PARTS = 8, 2  # losses, and targets of each, whose parts are looked for
+
+
+class _Blend(NamedTuple):
+    """A map (H, W) of blended classes, what it is where they are not, and the line that made it."""
+
+    whole: torch.Tensor
+    right: torch.Tensor
+    source: str
+
+    def has_part(self, part: torch.Tensor) -> bool:
+        """Say whether a map (H, W) was cut out of it, at a place where classes are blended."""
+        kinds = [len(torch.unique(row)) for row in part]
+        place = max(range(len(kinds)), key=kinds.__getitem__)  # a row that is not everywhere
+        width = part.shape[1]
+        if kinds[place] < _FEWEST or width > self.whole.shape[1]:
+            return False
+        windows = self.whole.unfold(1, width, 1)  # (H, W - width + 1, width)
+        for row, column in (windows == part[place]).all(-1).nonzero().tolist():
+            rows = slice(row - place, row - place + len(part))
+            columns = slice(column, column + width)
+            inside = rows.start >= 0 and torch.equal(self.whole[rows, columns], part)
+            if inside and not torch.equal(self.right[rows, columns], part):
+                return True
+        return False
 
 
 class BlendedClasses(Watcher):
@@ -30,6 +58,8 @@ class BlendedClasses(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._blends: dict[int, str] = {}  # the line that made each
+        self._newest: deque[_Blend] = deque(maxlen=_NEWEST)
+        self._looks = 0
         self._rows = self._found = 0  # targets that were looked at, and those that are blends
         self._source = ""
 
@@ -59,12 +89,15 @@ class BlendedClasses(Watcher):
             numbers = torch.unique(given)
             if not _FEWEST <= len(numbers) <= _SEVERAL or not torch.equal(numbers, numbers.trunc()):
                 return
-            right = functional.interpolate(given, size=resized.shape[2:], mode="nearest")
-            for whole in (resized.trunc(), resized.round()):
-                rows = hash_rows(whole.long().flatten(0, 1))
-                own = set(rows) - set(hash_rows(right.long().flatten(0, 1)))
-                if not torch.equal(whole, resized):
+            nearest = functional.interpolate(given, size=resized.shape[2:], mode="nearest")
+            right = nearest.long().flatten(0, 1)
+            for numbers in (resized.trunc(), resized.round()):
+                whole = numbers.long().flatten(0, 1)
+                own = set(hash_rows(whole)) - set(hash_rows(right))
+                if not torch.equal(numbers, resized):
                     self._blends |= dict.fromkeys(own, caller())
+                    pairs = zip(whole, right, strict=True) if whole.dim() == _MAPS else ()
+                    self._newest.extend(_Blend(*pair, caller()) for pair in pairs)
 
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: Any, value: torch.Tensor
@@ -75,10 +108,21 @@ class BlendedClasses(Watcher):
         if not target.is_cpu or target.is_floating_point() or target.dim() < 2:
             return
         with suppress(RuntimeError):  # tensors of foreign kinds refuse what they like
-            found = [row for row in hash_rows(target.long()) if row in self._blends]
-            self._rows += len(target)
+            found = [self._blends[row] for row in hash_rows(target.long()) if row in self._blends]
+            looked = target
+            if not found and target.dim() == _MAPS:
+                looked = target[: _PARTS if self._looks < _LOOKS else 0]
+                found = [line for each in looked if (line := self._find_whole(each))]
+                self._looks += 1
+            self._rows += len(looked)
             self._found += len(found)
-            self._source = self._blends[found[0]] if found else self._source
+            self._source = found[0] if found else self._source
+
+    def _find_whole(self, part: torch.Tensor) -> str:
+        """Return the line that blended the map that a part was cut out of, and perhaps turned."""
+        turned = part, part.flip(-1), part.flip(-2)
+        found = (b.source for b in reversed(self._newest) for t in turned if b.has_part(t))
+        return next(found, "")
 
 
 def _is_plain(tensor: Any) -> bool:

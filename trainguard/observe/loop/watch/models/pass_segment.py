@@ -40,7 +40,8 @@ class PassSegment:
     mixed: the same as the terms of the training's loss, where that is known to have several.
     settled: whether it is known what of that was still so when the next training pass began.
     undone: what was not, by then.
-    given: the input of the latest pass; repeats: how many passes had that of the one before.
+    given: the input of the latest pass, or what it is a view of, and where it lies in that;
+    repeats: how many passes had that of the one before.
     """
 
     module: weakref.ref[nn.Module]
@@ -49,6 +50,7 @@ class PassSegment:
     passes: int = 0
     repeats: int = 0
     given: weakref.ref[torch.Tensor] | None = None
+    part: tuple[Any, ...] = ()
     state: PassState | None = None
     touched: set[str] = field(default_factory=set)
     touched_away: torch.Tensor | None = None
@@ -65,10 +67,11 @@ class PassSegment:
 
     def begin(self, given: list[torch.Tensor]) -> None:
         """Count a pass, and whether it has the input of the one before."""
-        first = given[0] if given else None
         self.passes += 1
-        self.repeats += first is not None and self.given is not None and self.given() is first
-        self.given = None if first is None else weakref.ref(first)
+        held, part = _whole_of(given[0]) if given else (None, ())
+        same = held is not None and self.given is not None and self.given() is held
+        self.repeats += same and part == self.part
+        self.given, self.part = (None if held is None else weakref.ref(held)), part
 
     def add(self, value: Number) -> None:
         """Add what a loss function returned."""
@@ -105,3 +108,11 @@ class PassSegment:
             same: Any = state.away == self.state.away
             self.touched_away, self.undone_away = away & same, away & ~same
         self.settled = True
+
+
+def _whole_of(given: torch.Tensor) -> tuple[torch.Tensor, tuple[Any, ...]]:
+    """Return what a tensor is a view of, and which part of that it is; else itself."""
+    base = given._base if given.layout is torch.strided and not given.is_nested else None  # noqa: SLF001
+    if base is None:
+        return given, ()
+    return base, (given.storage_offset(), tuple(given.shape), given.stride())
