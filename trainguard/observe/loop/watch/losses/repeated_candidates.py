@@ -20,7 +20,7 @@ _MOST_OF_ONE = 0.5  # of the columns: a model that has collapsed gives all of th
 
 
 @dataclass(slots=True)
-class _Table:
+class _Repetition:
     """Rows of the tables of one place: all, and those whose partner has a second column."""
 
     calls: int = 0
@@ -42,7 +42,7 @@ class RepeatedCandidates(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._places: dict[str, _Table] = {}
+        self._places: dict[str, _Repetition] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -64,7 +64,7 @@ class RepeatedCandidates(Watcher):
         rows = len(scores) if scores.dim() == 2 else 0
         if rows != scores.shape[-1] or not _LEAST <= rows <= _LARGEST or target.dim() != 1:
             return
-        place = self._places.setdefault(tally.source, _Table())
+        place = self._places.setdefault(tally.source, _Repetition())
         if place.calls >= _CALLS or not bool((target == torch.arange(rows)).all()):
             return
         place.calls += 1
