@@ -39,7 +39,8 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: axes that are split, merged or left as they are; what was joined, padded or cut before,
         as for relative positions; what is reduced over the last axis.
     Misses: sizes that are equal; (N, D, T) where one size divides the other, unless a convolution
-        comes next; pictures without likeness of neighbours, or of less than 20,000 numbers in a
+        comes next, or a forward of the model names its axes and views an input of it in another
+        order of these names; pictures without likeness of neighbours, or of less than 20,000 numbers in a
         pass; torch 2.4, which does not tell what a view made.
     Why: view() and reshape() go by the order in memory. The shape is right, and each row holds
         neighbouring places of one channel instead of the channels of one place.

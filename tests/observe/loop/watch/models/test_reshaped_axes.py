@@ -156,6 +156,41 @@ def test_inputs_of_recurrent_layers(kind, view, batch_first, wrong) -> None:
     assert labels == ["input (N,5,21) (N,21,5)"] * wrong
 
 
+class NamesItsAxes(nn.Module):
+    """A layer for what is measured at each of 20 places, over a signal of (N, 5, 20)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 4)
+
+    def forward(self, x):
+        """Return what the layer makes of each place."""
+        n, c, t = x.shape
+        return self.layer(x.reshape(n, t, c))
+
+
+class Pieces(NamesItsAxes):
+    """The same, over pieces of one channel each, as they are written."""
+
+    def forward(self, x):
+        """Return what the layer makes of each piece."""
+        return self.layer(x.reshape(len(x), -1, 5))
+
+
+@pytest.mark.parametrize(("net", "wrong"), [(NamesItsAxes(), True), (Pieces(), False)])
+def test_axes_that_are_named(net, wrong) -> None:
+    """Where sizes may be those of pieces, the code tells what is meant."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            net(torch.randn(9, 5, 20)).square().sum().backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    told = [probe.label for probe in probes if probe.probe == "reshaped"]
+    assert told == ["input (N,5,20) (N,20,5)"] * wrong
+
+
 def test_sequences_of_one_place_have_one_order() -> None:
     """A layer of torch exchanges the axes of time and samples, which moves no number there."""
     net = nn.LSTM(5, 4, batch_first=True)

@@ -16,6 +16,7 @@ from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_t
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
+from trainguard.observe.tools.written_shapes import exchanges_named_axes
 
 _STEPS = {0, 1, 2, 4, 8}  # that are looked at
 _MOST_NODES = 20000
@@ -84,8 +85,14 @@ class ReshapedAxes(Watcher):
                 if (matrix := autograd_graph.given_to(node, _GIVEN)) is not None
             ]
             given = [label for one in saved if (label := _input_reshaped(*one)) is not None]
+            written = (
+                any(map(exchanges_named_axes, self.recorder.names.roots())) if whole else False
+            )
             given += [
-                label for _, matrix in saved for one in whole if (label := _shear(matrix, one))
+                label
+                for _, matrix in saved
+                for one in whole
+                if (label := _shear(matrix, one, written))
             ]
         if len(nodes) >= _MOST_NODES or not (views or given):
             return
@@ -198,11 +205,15 @@ def _may_be_reshaped(given: torch.Tensor) -> bool:
     return able and given.numel() <= _LARGEST
 
 
-def _shear(given: torch.Tensor, whole: torch.Tensor) -> str:
-    """Return the label of (N, D, T) that a layer reads as (N, T, D) or (T, N, D), or nothing."""
+def _shear(given: torch.Tensor, whole: torch.Tensor, written: bool) -> str:
+    """
+    Return the label of (N, D, T) that a layer reads as (N, T, D) or (T, N, D), or nothing.
+
+    written: whether the code says so; where T is a multiple of D, pieces of D may be meant else.
+    """
     before = tuple(whole.shape)
     after = (before[0], before[2], before[1])
-    if given.dtype != whole.dtype or not exchanges(before, after, certain=False):
+    if given.dtype != whole.dtype or not exchanges(before, after, certain=written):
         return ""
     if given.shape[-1] != before[1] or given.numel() != whole.numel():
         return ""
