@@ -40,8 +40,8 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
         as for relative positions; what is reduced over the last axis.
     Misses: sizes that are equal; (N, D, T) where one size divides the other, unless a convolution
         comes next, or a forward of the model names its axes and views an input of it in another
-        order of these names; pictures without likeness of neighbours, or of less than 20,000 numbers in a
-        pass; torch 2.4, which does not tell what a view made.
+        order of these names; pictures without likeness of neighbours, or of less than 20,000
+        numbers in a pass; torch 2.4, which does not tell what a view made.
     Why: view() and reshape() go by the order in memory. The shape is right, and each row holds
         neighbouring places of one channel instead of the channels of one place.
     Source: torch.Tensor.view and torch.Tensor.permute; lufficc/SSD, where box heads are permuted
