@@ -12,6 +12,8 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.losses.adversaries import Adversaries, _Judge
 
+LABELS = torch.arange(32)[:, None]
+
 
 def play(
     loss_of_judge,
@@ -81,7 +83,7 @@ def test_one_way_for_both_is_found(judge, maker) -> None:
     assert play(judge, maker, climbs=True) == []
     (probe,) = play(judge, maker)
     assert (probe.measured, probe.label) == (20, "Sequential#2")
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:48")
+    assert probe.source.endswith(f"test_adversaries.py:{play.__code__.co_firstlineno + 32}")
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,9 @@ def test_one_answer_to_all_is_found(judge, made: int, way: str) -> None:
         lambda real, made: made.mean() - real.mean(),
         # Of one kind alone, with both answers in it.
         lambda real, made: real.var() + 0 * made.sum(),
+        lambda real, made: F.binary_cross_entropy_with_logits(real, (LABELS > 7).float()) / 50,
     ],
-    ids=["cross-entropy", "hinge", "distance", "spread"],
+    ids=["cross-entropy", "hinge", "distance", "spread", "two labels"],
 )
 def test_two_answers_are_fine(judge) -> None:
     """In one loss, or in one pass."""
@@ -193,6 +196,9 @@ def test_a_few_games_say_nothing() -> None:
     one = {"probe": "one pull"}
     assert play(lambda real, _: label(real, 1.0), lambda s: label(s, 1.0), steps=7, **one) == []
     assert play(lambda real, _: label(real, 1.0), lambda s: 0 * s.sum(), **one) == []
+    turns = count()
+    first_five = lambda real, _: label(real, 1.0) * (next(turns) < 5)  # noqa: E731
+    assert play(first_five, lambda s: label(s, 1.0), **one) == []
     mixed = count()
     now_and_then = lambda real, _: label(real, float(next(mixed) != 9))  # noqa: E731
     assert play(now_and_then, lambda s: label(s, 1.0), **one) == []
