@@ -87,6 +87,18 @@ def test_codes_that_collapse() -> None:
     assert find_codes(lambda _, code: code, choose=lambda apart: apart.argmin(-1) * 0) == []
 
 
+def test_a_centre_beside_codes() -> None:
+    """What is held to one vector beside what chooses among several has not chosen it."""
+    beside = nn.Linear(4, 4)
+
+    def commit(vectors: Tensor, code: Tensor) -> Tensor:
+        """Hold the vectors to their codes, and what another layer makes of them to a centre."""
+        centre = torch.ones(4).expand_as(vectors)
+        return F.mse_loss(vectors, code) + F.mse_loss(beside(vectors.detach()), centre)
+
+    assert find_codes(through, commit=commit) == []
+
+
 def test_codes_that_others_chose() -> None:
     """A vector that is held to something else than the nearest says nothing of a choice."""
     assert find_codes(lambda _, code: code, choose=lambda apart: torch.arange(len(apart)) % 4) == []

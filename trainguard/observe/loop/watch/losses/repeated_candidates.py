@@ -80,8 +80,6 @@ def _count_repeated(scores: torch.Tensor) -> int | None:
     rows = len(scores)
     known = scores[scores.isfinite()]
     near = _NEAR * float(known.std()) if known.numel() > 1 else 0.0
-    if not near > 0:
-        return None
     few = scores[:: -(-rows // _ROWS)].nan_to_num(neginf=torch.finfo(scores.dtype).min / 4)
     alike = torch.ones(rows, rows, dtype=torch.bool)
     for row in few:
