@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tests.observe.loop.trainings import adversaries, batches, network, plain
-from trainguard.events.loop import Evaluation, Parameter, Step
+from trainguard.events.loop import Evaluation, Parameter, Step, Term
 from trainguard.observe.loop import thinning, window
 from trainguard.observe.loop.recorder import Recorder
 
@@ -53,6 +53,25 @@ def test_what_is_not_finite_is_recorded_in_a_long_run(monkeypatch: pytest.Monkey
             optimizer.step()
 
     assert 9 in [step.step for step in record(train)]
+
+
+def test_a_loss_with_an_axis_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may go backward as it is, also where most steps are not recorded."""
+    monkeypatch.setattr(window, "DENSE", 8)
+    with Recorder("x") as recorder:
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for _ in range(40):
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(torch.randn(1, 4)), torch.zeros(1, 1), reduction="none")
+            (loss[0] + torch.full((1,), 0.1)).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    assert recorder.steps == 40
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert all(step.loss > 0.1 for step in steps)
+    (term,) = [event for event in recorder.trace if isinstance(event, Term)]
+    assert (term.function, term.negative) == ("mse_loss", 0)
 
 
 def test_no_tensor_outlives_the_recording() -> None:

@@ -45,7 +45,7 @@ def _numbers(tensors: dict[int, torch.Tensor], read: ReadWith) -> dict[int, list
     away: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
     for key, tensor in tensors.items():
         if tensor.is_cpu:
-            values = tensor.tolist()
+            values = (tensor.reshape(-1) if tensor.dim() > 1 else tensor).tolist()
             numbers[key] = values if isinstance(values, list) else [values]
         else:
             away.setdefault(tensor.device, []).append((key, tensor))

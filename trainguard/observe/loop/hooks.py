@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.arrays import number_in
 from trainguard.observe.tools.heap import living
 from trainguard.observe.tools.patches import is_abstract, tell_after, unseen
 
@@ -189,8 +190,7 @@ def _is_alarming(loss: torch.Tensor) -> bool:
     """Say whether a loss shows, without waiting for a device, that its step is to be recorded."""
     if not loss.is_cpu or loss.numel() != 1:
         return False
-    # torch.isfinite is several operations, and `item` is what people replace to find waits.
-    value: Any = loss.tolist()
+    value = number_in(loss)  # torch.isfinite is several operations
     return bool(value - value != 0)
 
 

@@ -43,3 +43,15 @@ def array_of(tensor: torch.Tensor) -> Array:
         return np.from_dlpack(_Exported(values.view(torch.uint8))).view(np.bool_)
     array: Array = np.from_dlpack(_Exported(values))
     return array
+
+
+def number_in(tensor: torch.Tensor) -> Any:
+    """
+    Return the only number of a tensor on the host, as it is with `item`, whatever its axes are.
+
+    `item` itself is what people replace to find where a device is waited for.
+    """
+    number: Any = tensor.tolist()
+    while isinstance(number, list):
+        (number,) = number
+    return number

@@ -1,5 +1,6 @@
 """What becomes of gradients is told in the steps that are watched, and in these alone."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -48,3 +49,22 @@ def test_passes_in_vain_are_seen_late_too() -> None:
     late = {step: count for step, count in thrown(recorder, "SGD").items() if step >= DENSE}
     assert set(late.values()) == {3}
     assert sorted(late) == [DENSE, DENSE + 16, DENSE + 32]
+
+
+@pytest.mark.filterwarnings("ignore:.*non-full backward hook:FutureWarning")
+def test_gradients_that_a_module_has_told_of_are_spent() -> None:
+    """As of a pass that is made for the statistics of a preconditioner."""
+    sizes = []
+    with Recorder("x") as recorder:
+        net = nn.Linear(4, 1)
+        net.register_backward_hook(lambda _, __, made: sizes.append(made[0].norm()))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for _ in range(10):
+            loss = net(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert len(sizes) == 20
+    assert thrown(recorder, "SGD") == {}

@@ -157,6 +157,23 @@ def hooked(hidden, *rest) -> torch.Tensor:
     return two(hidden, *rest)
 
 
+class Listened(nn.Module):
+    """A module whose gradients the user listens to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_backward_hook(lambda *_: None)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return what it is given, times one."""
+        return hidden * 1.0
+
+
+def listened(hidden, *rest) -> torch.Tensor:
+    """Let the user listen to the gradients of a module."""
+    return two(Listened()(hidden), *rest)
+
+
 def retained(hidden, *rest) -> torch.Tensor:
     """Let the user keep a gradient."""
     hidden.retain_grad()
@@ -174,17 +191,19 @@ def checkpointed(hidden, scores, *rest, reentrant: bool = False) -> torch.Tensor
 
 
 @checkpoints
+@pytest.mark.filterwarnings("ignore:.*non-full backward hook:FutureWarning")
 @pytest.mark.parametrize(
     "loss",
     [
         lambda _h, scores, _o, classes, _n: F.cross_entropy(scores, classes),
         hooked,
+        listened,
         retained,
         custom,
         checkpointed,
         lambda *args: checkpointed(*args, reentrant=True),
     ],
-    ids=["one", "hook", "retain", "custom", "checkpoint", "reentrant"],
+    ids=["one", "hook", "module", "retain", "custom", "checkpoint", "reentrant"],
 )
 def test_what_would_be_noticed_is_left_alone(loss) -> None:
     """One term has no share; where the user could see another backward, none is made."""

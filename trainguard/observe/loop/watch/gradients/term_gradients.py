@@ -6,6 +6,7 @@ from math import hypot, isfinite
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -35,7 +36,7 @@ class TermGradients(Watcher):
 
     The gradient of each term is computed from the graph that the user's backward is about to use.
     That is left alone where it would be noticed: where a function of the graph is Python's, where
-    activations are computed anew, where the user has hooks on tensors, in distributed runs.
+    activations are computed anew, where the user has hooks on gradients, in distributed runs.
 
     noticed: whether the user has such hooks and would notice.
     """
@@ -50,13 +51,15 @@ class TermGradients(Watcher):
         self.noticed = False
 
     def install(self, patches: Patches) -> None:
-        """Be told of hooks on tensors, and on what is saved of them, as checkpoints have."""
+        """Be told of hooks on tensors, modules, and on what is saved, as checkpoints have."""
         self._terms = self.recorder.watcher(LossFunctions)
         if not self.recorder.probe:
             return
         patches.replace(saved_tensors_hooks, "__enter__", tell_before(self._see_hook))
         patches.replace(torch.Tensor, "register_hook", tell_before(self._see_hook))
         patches.replace(torch.Tensor, "retain_grad", tell_before(self._see_hook))
+        for hook in ("backward_hook", "full_backward_hook", "full_backward_pre_hook"):
+            patches.replace(nn.Module, f"register_{hook}", tell_before(self._see_hook))
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Measure the shares where they are due and the loss has several terms."""

@@ -9,6 +9,7 @@ import torch
 
 from trainguard.events.loop import Term
 from trainguard.observe.loop.watch.losses.bounded_parts import what_is_left
+from trainguard.observe.tools.arrays import number_in
 
 CROSS_ENTROPIES = ("cross_entropy", "nll_loss")  # those that take the number of a class
 LOGITS = "binary_cross_entropy_with_logits"  # each a class by itself
@@ -187,7 +188,7 @@ class LossCalls:
     def add_value(self, value: torch.Tensor) -> None:
         """Count a loss that is below zero, or no finite number."""
         if value.is_cpu and value.numel() == 1:
-            number: Any = value.tolist()
+            number = number_in(value)
             self.negative += number < -_TOLERANCE
             self.nonfinite += number - number != 0
         elif not value.dim():

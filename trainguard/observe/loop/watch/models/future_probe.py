@@ -18,6 +18,7 @@ from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_LENGTH = 4
+_FEWEST_TARGETS = 8  # that are counted: numbers of tags and of words are alike in a short text
 NEXT = 0.99  # of the targets that are the next token
 _EARLIER = 4  # one in so many of the outputs that a loss reads stands before the middle, mostly
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
@@ -294,7 +295,7 @@ def _share(tokens: Any, target: torch.Tensor, ahead: int) -> float:
     if ahead > 1:  # what ends a row that is padded stands in no input
         valid[:, :-1] &= valid[:, 1:].clone()
     known = int(valid.sum())
-    if known < _LEAST_LENGTH:
+    if known < _FEWEST_TARGETS:
         return 0.0
     return int(((rows == tokens[:, ahead : ahead + kept]) & valid).sum()) / known
 
