@@ -37,7 +37,7 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
         or zero before a step: in most of the steps, and in 3 of them or more.
     Allows: gradients that a line of the user's code has read, that a hook has seen, or of which one
         of several optimizers has made a step.
-    Misses: gradients whose reading changes nothing, such as for a log; runs with hooks on gradients.
+    Misses: gradients whose reading changes nothing, such as for a log; runs with hooks on them.
     Why: zero_grad inside the loop over micro-batches leaves the last of them to the step: the
         others are computed for nothing, and the gradient is smaller by their number.
         A term on a detached sample reaches the discriminator alone, which clears it.

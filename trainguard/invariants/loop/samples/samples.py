@@ -169,7 +169,8 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
         steps and 32 rows or more: none may fall within an epoch. Of what a loader serves, by their
         places in its passes, most of which were seen, and 8 again with the same labels in another
         pass: whether they rise in stretches that are all alike.
-    Allows: labels that fall once; a single epoch; classes that come in turns of a few batches.
+    Allows: labels that fall once; a single epoch; classes that come in turns of a few batches;
+        passes in which fewer than 4 steps are made, as in an evaluation with a graph.
     Misses: classes that come one after the other in no order; soft labels.
     Why: files are often sorted by class. Without shuffling, each batch has one class, and the model
         forgets the others.

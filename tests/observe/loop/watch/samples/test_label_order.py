@@ -47,7 +47,7 @@ def placed(rows: list[list[float]], again: int = 1) -> _PlacedLabels:
     own = _PlacedLabels()
     for turn in range(again + 1):
         for place, labels in enumerate(rows):
-            own.add(labels, turn, place)
+            own.add(labels, turn, place, place)
     return own
 
 
@@ -83,16 +83,16 @@ def test_places_that_are_not_seen_are_let_pass() -> None:
     own = placed([])
     for turn in range(3):
         for place, labels in list(enumerate(RISING))[turn % 2 :: 2]:
-            own.add(labels, turn, place)
+            own.add(labels, turn, place, place)
     for place, labels in list(enumerate(RISING))[1::2]:
-        own.add(labels, 9, place)
+        own.add(labels, 9, place, place)
     assert own.find_run() == (96, 12)
-    own.add([7.0] * 8, 4, 5)
+    own.add([7.0] * 8, 4, 5, 5)
     assert own.find_run() is None
     few = placed([])
     for turn in range(4):
         for place, labels in list(enumerate(RISING))[::3]:
-            few.add(labels, turn, place)
+            few.add(labels, turn, place, place)
     assert few.find_run() is None
 
 
@@ -101,5 +101,15 @@ def test_one_pass_says_nothing() -> None:
     assert placed(RISING, again=0).find_run() is None
     own = placed(RISING, again=0)
     for place in range(7):
-        own.add(RISING[place], 1, place)
+        own.add(RISING[place], 1, place, place)
+    assert own.find_run() is None
+
+
+def test_a_pass_without_steps_is_an_evaluation() -> None:
+    """Its losses may have a graph, and its classes come as they are stored."""
+    own = _PlacedLabels()
+    for turn in range(3):
+        for place, labels in enumerate(RISING):
+            own.add(labels, turn, place, 7 * turn)
+    assert own.same == 24
     assert own.find_run() is None

@@ -71,15 +71,23 @@ class _PlacedLabels:
     The labels of one line by their places in the passes through a loader, of which some are seen.
 
     same, others: how many came again in another pass with the same labels, and with others.
+    turn, begun: the latest pass, and the step at which it was seen first. made: the most steps that
+    were made in a pass; none in one of an evaluation whose losses have a graph.
     """
 
     places: dict[int, list[float]] = field(default_factory=dict)
     turns: set[int] = field(default_factory=set)
+    turn: int = -1
+    begun: int = 0
+    made: int = 0
     same: int = 0
     others: int = 0
 
-    def add(self, labels: list[float], turn: int, place: int) -> None:
+    def add(self, labels: list[float], turn: int, place: int, step: int) -> None:
         """Take in a batch of a pass."""
+        if turn != self.turn:
+            self.turn, self.begun = turn, step
+        self.made = max(self.made, step - self.begun + 1)
         if len(self.turns) < _CALLS:
             self.turns.add(turn)
         if place not in self.places and len(self.places) < _PLACES:
@@ -92,7 +100,8 @@ class _PlacedLabels:
 
     def find_run(self) -> tuple[int, int] | None:
         """Return the rows and batches of the stretches that rise, where a pass has no others."""
-        if self.others or self.same < _AGAIN or 2 * len(self.places) <= max(self.places):
+        few = self.same < _AGAIN or self.made < _STEPS
+        if self.others or few or 2 * len(self.places) <= max(self.places):
             return None
         runs: list[tuple[int, list[float]]] = []
         for place, labels in sorted(self.places.items()):
@@ -182,7 +191,7 @@ class LabelOrder(Watcher):
         place = getattr(served.iterator(), "_num_yielded", 0)
         able = target.is_cpu and target.dim() == 1 and len(target) and not target.requires_grad
         if place and able:
-            placed.add(target.tolist(), served.turn, place - 1)
+            placed.add(target.tolist(), served.turn, place - 1, self.recorder.steps)
 
     def _settle(self) -> None:
         """Ask for the labels that have waited on an accelerator."""
