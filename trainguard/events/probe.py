@@ -212,7 +212,8 @@ class Probe(Event):
         is), "messages returned" (looks at a graph of which no message reaches another node than the
         one it is from, of all), "separated copies" (looks at a table of copies of samples whose
         groups are of different samples, of all; the label says how many samples and copies, and how
-        they were made).
+        they were made), "gate axis" (steps in which weights (N, K), the label, sum to one over N
+        samples and are used along K, of those with such weights).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

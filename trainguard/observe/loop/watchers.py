@@ -95,6 +95,7 @@ from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.models.discarded_results import DiscardedResults
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
+from trainguard.observe.loop.watch.models.gate_axes import GateAxes
 from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
 from trainguard.observe.loop.watch.models.log_determinants import LogDeterminants
 from trainguard.observe.loop.watch.models.made_lines import MadeLines
@@ -247,6 +248,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PaddingPlaces,
     AttendedPadding,
     AttentionAxes,
+    GateAxes,
     ConstantTargets,
     Cosines,
     CrossedColumns,

@@ -64,3 +64,12 @@ def test_weights_in_place_of_their_logarithms(looks, of, expected, ranks) -> Non
     """All looks must show it, three or more."""
     probe = Probe(probe="mixture probabilities", measured=looks, reference=of)
     assert ranks("mixture_weights_sum_to_one", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("looks", "of", "expected"), [(5, 5, ["broken"]), (3, 3, ["broken"]), (2, 2, []), (4, 5, [])]
+)
+def test_weights_over_the_samples(looks, of, expected, ranks) -> None:
+    """All of three looks, or more."""
+    probe = Probe(probe="gate axis", measured=looks, reference=of, label="(32,5)")
+    assert ranks("mixture_weights_sum_to_one", [probe]) == expected

@@ -8,7 +8,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -131,16 +131,25 @@ def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_probe("mixture axis", "no logsumexp of weights was learned"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("mixture axis", "no weights of a mixture were learned"),
+        has_probe("gate axis", "-"),
+    ),
+)
 def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The weights of a mixture sum to one along the axis along which its parts are summed.
 
     Judges: `logsumexp(log_softmax(w) + log_prob)` in the graph of a loss, at steps 0, 1, 2, 4 and
         8: whether the two run along one axis, and it is not the softmax itself that is added, in 3
-        looks or more that all say so.
-    Allows: sums over several axes; weights whose axes are moved in between.
-    Misses: weights that are multiplied; mixtures of torch.distributions, which get this right.
+        looks or more that all say so. And a softmax of (N, K) in a model that returns N rows for N
+        rows, as of a gate, which is chosen, or multiplied and summed, along the axis of K: whether
+        it is over the N samples instead, in 3 looks or more, all of them.
+    Allows: sums over several axes; weights whose axes are moved in between; those that pool all N.
+    Misses: mixtures of torch.distributions, which get this right; gates of as many parts as there
+        are samples, or whose weights are viewed or exchanged before they are used.
     Why: a softmax over the batch, or over time, makes the samples compete for each part, and a
         mixture of any weight: its likelihood is none.
     Source: ctallec/world-models issue 10 (log_softmax along the axis of the batch).
@@ -155,6 +164,18 @@ def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(int(used or 0)) + ", the axis that logsumexp sums over",
                 why=f"normalise them along the axis of the parts: log_softmax(weights, dim={used})",
                 event=probe,
+            )
+        if probe.probe == "gate axis" and _LEAST <= probe.measured == probe.reference:
+            yield Finding(
+                f"weights of `{trace.subject}` sum to one over the samples, not over their parts",
+                f"a softmax of {probe.label}, along axis 0",
+                portion(probe.measured, probe.reference, "steps")
+                + " choose or sum along axis 1 what was normalised along axis 0",
+                "one axis for both",
+                why="softmax(dim=-1): else the samples of a batch compete for each part, and what"
+                " is made of one depends on the others",
+                event=probe,
+                source=probe.source,
             )
         if probe.probe == "mixture probabilities" and _LEAST <= probe.measured == probe.reference:
             yield Finding(
