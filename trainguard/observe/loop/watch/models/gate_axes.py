@@ -24,7 +24,7 @@ _CHOICES = {"GatherBackward", "MaxBackward", "TopkBackward"}
 _COPIES = {"AliasBackward", "CloneBackward", "MulBackward", "NativeDropoutBackward"}
 
 
-class _Weights(NamedTuple):
+class _GateWeights(NamedTuple):
     """Where weights (N, K) are on their way: their axes of samples and parts, from the last one."""
 
     node: Node
@@ -69,7 +69,7 @@ class GateAxes(Watcher):
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         weights = [node for node in nodes if kind_of(node) in SOFTMAX and _parts_of(node, rows)]
         readers = autograd_graph.find_readers(nodes) if weights else {}
-        used = [node for node in weights if _weigh_parts(_Weights(node), readers, _THROUGH)]
+        used = [node for node in weights if _weigh_parts(_GateWeights(node), readers, _THROUGH)]
         wrong = [node for node in used if not signed(saved(node, "dim")) % 2]
         self._steps += bool(used)
         self._wrong += bool(wrong)
@@ -93,7 +93,7 @@ def _parts_of(softmax: Node, rows: int) -> int:
     return int(made.shape[1])
 
 
-def _weigh_parts(weights: _Weights, readers: dict[Node, list[Node]], left: int) -> bool:
+def _weigh_parts(weights: _GateWeights, readers: dict[Node, list[Node]], left: int) -> bool:
     """Say whether weights are chosen, or summed, along the axis of the parts of a sample."""
     found = [(each, _advance(weights, each)) for each in readers.get(weights.node, ())]
     if any(_is_along_parts(weights, reader) for reader, _ in found):
@@ -102,7 +102,7 @@ def _weigh_parts(weights: _Weights, readers: dict[Node, list[Node]], left: int) 
     return any(_weigh_parts(moved, readers, left - 1) for moved in further)
 
 
-def _advance(weights: _Weights, reader: Node) -> _Weights | None:
+def _advance(weights: _GateWeights, reader: Node) -> _GateWeights | None:
     """Return where the axes are behind an operation that keeps each weight; None behind others."""
     kind = kind_of(reader)
     if kind in _COPIES:
@@ -112,13 +112,13 @@ def _advance(weights: _Weights, reader: Node) -> _Weights | None:
         place = signed(saved(reader, "dim")) % (weights.rank + 1)
         behind = [place > weights.rank + axis for axis in (weights.rows, weights.parts)]
         rows, parts = weights.rows - behind[0], weights.parts - behind[1]
-        return _Weights(reader, weights.rank + 1, rows, parts)
+        return _GateWeights(reader, weights.rank + 1, rows, parts)
     if kind == "ExpandBackward":
         return weights._replace(node=reader)
     return None
 
 
-def _is_along_parts(weights: _Weights, reader: Node) -> bool:
+def _is_along_parts(weights: _GateWeights, reader: Node) -> bool:
     """Say whether an operation takes one of the parts of each sample, or their sum."""
     kind, dim = kind_of(reader), saved(reader, "dim")
     if kind == "BmmBackward":
