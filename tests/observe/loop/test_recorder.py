@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tests.observe.loop.trainings import (
@@ -96,6 +97,28 @@ def test_a_leftover_is_the_norm_of_the_last_step() -> None:
     assert steps[0].leftover == 0.0
     assert [step.leftover for step in steps[1:]] == pytest.approx([s.norm for s in steps[:-1]])
     assert steps[1].leftover_name.startswith("Sequential.")
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_what_is_frozen_for_another_turn_keeps_its_gradients(clears: bool) -> None:
+    """As a discriminator is while its generator learns: that clears nothing."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(3, 2), nn.Linear(2, 1)
+    makes = torch.optim.SGD(maker.parameters(), lr=0.01)
+    judges = torch.optim.Adam(judge.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(6):
+            judge.requires_grad_(True)
+            if clears:
+                judges.zero_grad()
+            (judge(maker(torch.randn(8, 3)).detach()) - judge(torch.randn(8, 2))).mean().backward()
+            judges.step()
+            judge.requires_grad_(False)
+            makes.zero_grad()
+            judge(maker(torch.randn(8, 3))).mean().backward()
+            makes.step()
+    steps = [e for e in recorder.trace if isinstance(e, Step) and e.optimizer == "Adam"]
+    assert [step.leftover > 0 for step in steps] == [False, *[not clears] * 5]
 
 
 def test_a_scaler_is_undone() -> None:

@@ -34,6 +34,8 @@ class Gradients(Watcher):
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what is left of gradients that the last step of an optimizer has used."""
         for window in self.recorder.windows:
+            if not window.parameters:  # all of them are frozen for now: theirs may still be there
+                continue
             if not window.fresh and not window.gradients():
                 window.forget()
             if window.index and (window.fresh or window.leftover is not None):
