@@ -23,6 +23,8 @@ _LARGEST = 2**22  # elements of what is resized
 _MOST = 512  # maps that are remembered
 _NEWEST = 32  # of these that parts are looked for in, two of each that is resized
 _LOOKS, _PARTS = 8, 2  # losses, and targets of each, whose parts are looked for
+_LARGEST_MAP = 2**18  # elements of a map that is kept for that
+_ANCHORS = 16  # columns of a row by which its place is found, before all of it is compared
 
 
 class _Blend(NamedTuple):
@@ -32,21 +34,29 @@ class _Blend(NamedTuple):
     right: torch.Tensor
     source: str
 
-    def has_part(self, part: torch.Tensor) -> bool:
-        """Say whether a map (H, W) was cut out of it, at a place where classes are blended."""
-        kinds = [len(torch.unique(row)) for row in part]
-        place = max(range(len(kinds)), key=kinds.__getitem__)  # a row that is not everywhere
+    def has_part(self, part: torch.Tensor, place: int) -> bool:
+        """
+        Say whether a map (H, W) was cut out of it, at a place where classes are blended.
+
+        place: the row of the part by which it is looked for.
+        """
         width = part.shape[1]
-        if kinds[place] < _FEWEST or width > self.whole.shape[1]:
-            return False
-        windows = self.whole.unfold(1, width, 1)  # (H, W - width + 1, width)
-        for row, column in (windows == part[place]).all(-1).nonzero().tolist():
+        for row, column in self._find_row(part[place]):
             rows = slice(row - place, row - place + len(part))
             columns = slice(column, column + width)
             inside = rows.start >= 0 and torch.equal(self.whole[rows, columns], part)
             if inside and not torch.equal(self.right[rows, columns], part):
                 return True
         return False
+
+    def _find_row(self, row: torch.Tensor) -> list[list[int]]:
+        """Return where a row may stand in the map, row and column, by where its class changes."""
+        changes = (row.diff().nonzero().flatten() + 1).tolist()
+        anchors = [0, *changes[:: -(-len(changes) // _ANCHORS) or 1]]
+        width = max(0, self.whole.shape[1] - len(row) + 1)  # none of a row that is wider
+        alike = [self.whole[:, place : place + width] == row[place] for place in anchors]
+        places: list[list[int]] = torch.stack(alike).all(0).nonzero().tolist()
+        return places
 
 
 class BlendedClasses(Watcher):
@@ -96,8 +106,13 @@ class BlendedClasses(Watcher):
                 own = set(hash_rows(whole)) - set(hash_rows(right))
                 if not torch.equal(numbers, resized):
                     self._blends |= dict.fromkeys(own, caller())
-                    pairs = zip(whole, right, strict=True) if whole.dim() == _MAPS else ()
-                    self._newest.extend(_Blend(*pair, caller()) for pair in pairs)
+                    self._keep(whole, right)
+
+    def _keep(self, whole: torch.Tensor, right: torch.Tensor) -> None:
+        """Keep the latest maps (N, H, W) that are not too large, for parts of them."""
+        if whole.dim() == _MAPS and whole[0].numel() <= _LARGEST_MAP and self._looks < _LOOKS:
+            pairs = [*zip(whole.short(), right.short(), strict=True)][-_NEWEST:]
+            self._newest.extend(_Blend(*pair, caller()) for pair in pairs)
 
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: Any, value: torch.Tensor
@@ -120,9 +135,19 @@ class BlendedClasses(Watcher):
 
     def _find_whole(self, part: torch.Tensor) -> str:
         """Return the line that blended the map that a part was cut out of, and perhaps turned."""
-        turned = part, part.flip(-1), part.flip(-2)
-        found = (b.source for b in reversed(self._newest) for t in turned if b.has_part(t))
-        return next(found, "")
+        part = part.short()
+        for turned in (part, part.flip(-1), part.flip(-2)):
+            place = _find_telling_row(turned)
+            for blend in reversed(self._newest):
+                if place is not None and blend.has_part(turned, place):
+                    return blend.source
+        return ""
+
+
+def _find_telling_row(part: torch.Tensor) -> int | None:
+    """Return the row of a map (H, W) with the most classes; None where all have few."""
+    kinds = part.sort(1).values.diff(dim=1).ne(0).sum(1) + 1
+    return int(kinds.argmax()) if int(kinds.max()) >= _FEWEST else None
 
 
 def _is_plain(tensor: Any) -> bool:
