@@ -20,6 +20,8 @@ def test_one_answer_to_all_is_broken(made, told, judged, steps) -> None:
 def test_one_target_is_told_once(ranks, steps) -> None:
     """By `targets_vary`, which names it."""
     pull = Probe(probe="one pull", measured=30.0, reference=10.0, label="critic\nup")
-    target = Probe(probe="one target", measured=30.0, reference=2.0, label="1")
+    target = Probe(probe="one target", measured=30.0, reference=2.0, step=60, label="1")
+    early = Probe(probe="one target", measured=5.0, reference=2.0, step=5, label="1")
     assert ranks("discriminators_learn_both_answers", [*steps(20), pull]) == ["broken"]
     assert ranks("discriminators_learn_both_answers", [*steps(20), pull, target]) == []
+    assert ranks("discriminators_learn_both_answers", [*steps(20), pull, early]) == ["broken"]

@@ -9,6 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.losses.causes import find_one_targets
 from trainguard.invariants.loop.wording import events
 
 
@@ -59,7 +60,7 @@ def discriminators_learn_both_answers(trace: Trace[Event]) -> Iterator[Finding]:
         its bias alone then gives the answer, and what learns from it learns nothing of the data.
     Source: Goodfellow et al., 2014, algorithm 1 (arxiv.org/abs/1406.2661): both terms.
     """
-    if any(probe.probe == "one target" for probe in events(trace, Probe)):
+    if find_one_targets(trace):
         return
     for probe in events(trace, Probe):
         if probe.probe == "one pull":

@@ -28,6 +28,7 @@ _SLOPE = 0.01  # of the weights' norm: a gradient that is smaller would need a r
 _FADED = 1e-5  # of the largest gradient: Adam's epsilon alone is more
 _STEEP = 5.0  # times a constant's: a model that knows nothing loses twice as much at most
 ALONE = 0.9  # of the backward passes
+_LEAST_LOOKS, _LEAST_STEPS = 8, 32  # looks, and the step of the last: buffers may fill up first
 _GROWN = 10.0  # times the first loss: it has got out of hand, whatever the noise of batches
 # Of the weights, by which the largest step moves them before the loss doubles: 0.16 and more at
 # rates that are too high, less than 0.02 where a sign is turned at an ordinary one.
@@ -258,3 +259,9 @@ def _of_gradients(trace: Trace[Event]) -> str:
         f"{lowest} gets {number(least / most)} of the gradient of {highest}: perhaps saturating"
         " units on the way, as sigmoids are in many layers, or weights that are far too small"
     )
+
+
+def find_one_targets(trace: Trace[Event]) -> list[Probe]:
+    """Return the outputs that all losses pull to one target, looked at often and long enough."""
+    found = [probe for probe in events(trace, Probe) if probe.probe == "one target"]
+    return [p for p in found if p.measured >= _LEAST_LOOKS and p.step >= _LEAST_STEPS]

@@ -17,6 +17,7 @@ from trainguard.invariants.loop.losses.causes import (
     ALONE,
     before_loader,
     find_causes,
+    find_one_targets,
     tell_of_outputs,
 )
 from trainguard.invariants.loop.wording import (
@@ -30,7 +31,6 @@ from trainguard.invariants.loop.wording import (
 )
 from trainguard.invariants.wording import number
 
-_LEAST_LOOKS, _LEAST_STEPS = 8, 32  # looks, and the step of the last: buffers may fill up first
 _LEAST_CALLS = 48  # as many steps as the shortest runs that were seen to learn took to do so
 BEATEN = 0.98  # of the constant's loss: nothing that has learned ended above it in the corpus
 _WORSE = 2.0  # times the constant's loss: no noise of a rate or of a batch explains that
@@ -198,10 +198,9 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
     Source: huggingface/transformers' data collator for masked language models, which clones the
         labels before it masks the inputs; SerezD/vqvae-vqgan-pytorch-lightning issue 3.
     """
+    for probe in find_one_targets(trace):
+        yield _describe_one_target(trace, probe)
     for probe in events(trace, Probe):
-        enough = probe.measured >= _LEAST_LOOKS and probe.step >= _LEAST_STEPS
-        if probe.probe == "one target" and enough:
-            yield _describe_one_target(trace, probe)
         if probe.probe == "covered":
             yield _describe_covered(trace, probe)
     fits = [f for f in events(trace, BaselineFit) if f.classes >= _SEVERAL]
