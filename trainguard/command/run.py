@@ -15,6 +15,7 @@ from trainguard.command.exit import (
     FAILED,
     FOUND,
     INTERRUPTED,
+    OURS,
     USAGE,
     account_for_exits,
     end_in_order,
@@ -47,6 +48,7 @@ from trainguard.report.formats import RunAccount
 from trainguard.report.json import check_apart, document, render
 from trainguard.report.progress import progress
 from trainguard.report.run_report import baseline_as_rows, render_report
+from trainguard.report.text import render_crash
 
 _NO_ACCELERATOR: Final = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
@@ -308,7 +310,17 @@ def _judge_and_report(
     each = [*everything.values(), *others.found.values()]
     waits = any(own.conditions.get("waits") for own in (trace, *others.digests.values()))
     usual = FAILED if waits and speaks else CLEAN if written else USAGE
+    code = code or _tell_crashes(verdicts, err)
     return code or (FOUND if everything and any(each) else usual)
+
+
+def _tell_crashes(verdicts: tuple[Verdict, ...], err: TextIO) -> int:
+    """Lay out the first judgement that failed itself, and return the exit code for that."""
+    crashed = next((one for one in verdicts if one.crash is not None), None)
+    if crashed is None or crashed.crash is None:
+        return CLEAN
+    say("\n" + render_crash(crashed.crash, crashed.invariant), err)
+    return OURS
 
 
 def _end_unjudged(order: RunRequest, missing: str, code: int, err: TextIO) -> int:

@@ -71,15 +71,22 @@ def _is_judgeable(order: RunRequest, trace: Trace[Any]) -> bool:
 
 def judge_threads(order: RunRequest, traces: list[Trace[Any]]) -> tuple[Verdict, ...]:
     """Judge the training of each thread by itself; of each invariant the worst verdict counts."""
-    each = [
-        judge_run(order.subject, trace, order.settings, order.command, SILENCE) for trace in traces
-    ]
+    each = [_judge(order, trace) for trace in traces]
     return tuple(max(verdicts, key=_weigh) for verdicts in zip(*each, strict=True))
 
 
-def _weigh(verdict: Verdict) -> tuple[int, bool]:
+def _judge(order: RunRequest, trace: Trace[Any], *, joined: bool = False) -> tuple[Verdict, ...]:
+    """Judge one trace; what one judgement fails at takes nothing from the others."""
+    return judge_run(
+        *(order.subject, trace, order.settings, order.command, SILENCE),
+        joined=joined,
+        survives=True,
+    )
+
+
+def _weigh(verdict: Verdict) -> tuple[bool, int, bool]:
     """Return how much a verdict says; an excuse that one thread needs is not stale."""
-    return _WEIGHTS.index(verdict.outcome), bool(verdict.findings)
+    return verdict.crash is not None, _WEIGHTS.index(verdict.outcome), bool(verdict.findings)
 
 
 def threads_as_rows(traces: list[Trace[Any]]) -> list[tuple[str, str]]:
@@ -154,7 +161,7 @@ def _judge_spawned(
     others = ranks.Others()
     for each in later:
         trace = spawned.traces[each]
-        alone = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
+        alone = _judge(order, trace)
         others.found[each] = reports_of(tuple(map(order.baseline.hold, alone)))
         others.add(each, digest(trace, each, spawned.count))
     gone = set(range(spawned.count)) - set(spawned.traces)
@@ -167,5 +174,4 @@ def _judge_joined(order: RunRequest, own: Trace[Any], others: ranks.Others) -> t
     """Judge what one process and the others have left."""
     own = share_columns(own, others.columns)
     joined = join([own, *others.digests.values()], others.missing)
-    more = judge_run(order.subject, joined, order.settings, order.command, SILENCE, joined=True)
-    return tuple(map(order.baseline.hold, more))
+    return tuple(map(order.baseline.hold, _judge(order, joined, joined=True)))

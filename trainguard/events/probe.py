@@ -213,7 +213,8 @@ class Probe(Event):
         one it is from, of all), "separated copies" (looks at a table of copies of samples whose
         groups are of different samples, of all; the label says how many samples and copies, and how
         they were made), "gate axis" (steps in which weights (N, K), the label, sum to one over N
-        samples and are used along K, of those with such weights).
+        samples and are used along K, of those with such weights), "drifted" (how far statistics
+        have moved that a head is asked behind, in deviations, and in how many batches).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

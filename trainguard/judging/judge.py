@@ -235,11 +235,13 @@ def judge_run(
     silence: str = "",
     *,
     joined: bool = False,
+    survives: bool = False,
 ) -> tuple[Verdict, ...]:
     """
     Judge a trace that is already there, by all that applies to it and needs no second run.
 
-    joined: whether it is that of several processes, and not of one.
+    joined: whether it is that of several processes, and not of one. survives: whether a judgement
+    that raises is a verdict without an answer, and nothing of what the others find is lost.
     """
     check_excuses_apply(run, ())
     every = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
@@ -247,7 +249,24 @@ def judge_run(
     observations = Observations(settings)
     for family in run.families:
         observations.keep(run, Config(), Finished(trace), family)
-    return tuple(verdict(run, made, Config(), observations, rerun, silence) for made in chosen)
+    judge = _survive if survives else verdict
+    return tuple(judge(run, made, Config(), observations, rerun, silence) for made in chosen)
+
+
+def _survive(
+    run: Subject,
+    made: Invariant,
+    config: Config,
+    observations: Observations,
+    rerun: str,
+    silence: str,
+) -> Verdict:
+    """Judge one invariant, and return a verdict where that raises too."""
+    try:
+        return verdict(run, made, config, observations, rerun, silence)
+    except Exception as error:  # noqa: BLE001 ours, or that of a team's own invariant
+        reason = f"the judgement itself failed ({type(error).__name__}: {error})"
+        return Verdict(run, made, config, "skipped", reason=reason, crash=error)
 
 
 def check_steps(run: Run, trace: Trace[Any]) -> None:

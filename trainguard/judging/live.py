@@ -59,4 +59,4 @@ def _join(whole: Verdict, told: Verdict | None) -> Verdict:
         return whole
     if whole.outcome == "stale":  # the excuse is for what was told
         return replace(told, outcome="excused", reason=whole.reason)
-    return told
+    return replace(told, crash=whole.crash)

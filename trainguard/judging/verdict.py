@@ -82,6 +82,7 @@ class Verdict:
         by an argument of the declaration.
     pictures: files that show what was found.
     points: how many points were looked at; seconds: how long that took.
+    crash: what the judgement raised, where the others go on without it.
     """
 
     subject: Subject
@@ -98,6 +99,7 @@ class Verdict:
     seconds: float = 0.0
     known: tuple[Finding, ...] = ()
     mended: tuple[str, ...] = ()
+    crash: Exception | None = None
 
     @property
     def label(self) -> str:

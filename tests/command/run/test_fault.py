@@ -25,6 +25,22 @@ def test_our_own_fault(folder, when) -> None:
     assert done.stderr.rstrip().rpartition("\n")[2].startswith("TypeError: ")
 
 
+def test_a_judgement_that_fails(folder) -> None:
+    """What all others find is reported first; then exit 4, with its traceback."""
+    break_it = (
+        "[made] = [m for m in home.catalogue() if m.name == 'loss_falls']\n"
+        "object.__setattr__(made, 'judge', lambda trace: 1 / 0)"
+    )
+    folder.trains(before=BREAK.format(module="core.catalogue", break_it=break_it))
+    done = folder.run("train.py")
+    assert done.returncode == 4
+    assert " invariants judged: " in done.stdout
+    assert "train.py: " in done.stdout
+    told = done.stderr.strip()
+    assert told.startswith("the invariant loss_falls, defined in ")  # by this script, as it seems
+    assert told.endswith("ZeroDivisionError: division by zero")
+
+
 THEIRS = {
     "del sys.stdout": (0, ""),
     "sys.stdout = open('/dev/full', 'w', 1)\nprint('x')": (3, "OSError: [Errno 28]"),

@@ -357,7 +357,7 @@ class Recorder:
 
     def meet_window(self, window: Window) -> None:
         """Take in a window, the first step of which is looked at more closely; not of very many."""
-        if len(self._closed) + len(self.windows) >= _MANY:
+        if len(self._closed) + sum(each.is_used for each in self.windows) >= _MANY:
             self._closed += [each for each in self.windows if each.released]
             self.windows = [each for each in self.windows if not each.released]
             window.before, window.is_surveyed = self.steps, is_looked_at_closer(self.steps)

@@ -118,6 +118,7 @@ from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCop
 from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.parameters.borrowed_memory import BorrowedMemory
 from trainguard.observe.loop.watch.parameters.drawn_lines import DrawnLines
+from trainguard.observe.loop.watch.parameters.drifted_paths import DriftedPaths
 from trainguard.observe.loop.watch.parameters.equal_units import EqualUnits
 from trainguard.observe.loop.watch.parameters.frozen_references import FrozenReferences
 from trainguard.observe.loop.watch.parameters.hidden_parameters import HiddenParameters
@@ -196,6 +197,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Epsilons,
     Forwards,
     FrozenReferences,
+    DriftedPaths,
     LossFunctions,
     TermGradients,
     BroadcastLosses,

@@ -196,14 +196,18 @@ class Window:
             self.received[:] = map(add, self.received, new)
         return arrived
 
+    @property
+    def is_used(self) -> bool:
+        """Whether its optimizer was made in this run, or has stepped in it."""
+        return bool(self.index) or not self.earlier
+
     def belongs_to(self, known: Container[int]) -> bool:
         """
         Say whether its optimizer is one of this run, and not left in memory by an earlier one.
 
         known: the identities of the parameters of this run's modules.
         """
-        used = self.index or not self.earlier
-        return bool(used) or any(id(parameter) in known for parameter in self.parameters)
+        return self.is_used or any(id(parameter) in known for parameter in self.parameters)
 
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each parameter that has a gradient, with it."""

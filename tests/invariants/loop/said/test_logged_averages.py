@@ -233,3 +233,10 @@ def test_a_mean_over_uneven_batches_of_training_may_be_said(ranks, steps) -> Non
     sums = [sum(step.loss for step in run[5 * n : 5 * n + 5]) for n in range(4)]
     means = said([total / 5 for total in sums], "train_loss")
     assert ranks("logged_averages_are_true", [*run, *means]) == []
+
+
+def test_steps_of_batches_without_a_size(ranks, steps) -> None:
+    """A list of graphs is a batch that has none: only the plain mean can be told."""
+    run = [replace(step, batch=(0,), clock=10 * n) for n, step in enumerate(steps(20))]
+    means = [Logged(name="train_loss", value=1.0, step=n, clock=10 * n - 1) for n in (5, 10, 15)]
+    assert ranks("logged_averages_are_true", [*run, *means]) == []

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, note
-from trainguard.core.measure import at_step, integer, portion
+from trainguard.core.measure import at_step, integer, number, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
@@ -13,6 +13,7 @@ from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import and_more, events, root_of
 
 _KEPT = 3  # losses with answers that were kept
+_MOVED = 0.4  # deviations: batches of 16 of the same data move statistics by 0.1 or less
 _FROZEN = 50  # steps that ask a module that does not move: fewer may lie between two updates of it
 
 
@@ -22,6 +23,7 @@ _FROZEN = 50  # steps that ask a module that does not move: fewer may lie betwee
         has_probe("reference", "no model was asked that does not move"),
         has_probe("frozen statistics", "-"),
         has_probe("kept answers", "-"),
+        has_probe("drifted", "-"),
     ),
 )
 def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
@@ -34,7 +36,9 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
         model that has not moved since, and that are the targets of 3 losses or more later on, as
         they are or after a softmax. A note of batch normalisation in a frozen part of a model
         that learns, whose statistics followed the batches in 16 passes or more: one that never
-        learned, or that learned before an optimizer began and stayed as it was from there on.
+        learned, or that learned before an optimizer began and stayed as it was from there on. That
+        is broken where an evaluation calls a head that these passes do not call, none of whose
+        numbers have moved since, and the statistics of a layer have by 0.4 deviations.
     Allows: averages of the model, target networks that are updated, and rollouts of a policy, since
         they move; modules that are kept awake in a model in evaluation mode; parts that are thawed.
     Misses: dropout in frozen parts that are called with a graph; parameters that move elsewhere
@@ -56,7 +60,9 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
             event=probe,
         )
     yield from _find_kept_answers(trace)
-    if not awake:  # that moves their batch statistics too
+    drifted = _find_drifted_heads(trace)
+    yield from drifted
+    if not awake and not drifted:  # that moves their batch statistics too
         yield from _find_frozen_statistics(trace)
 
 
@@ -74,6 +80,24 @@ def _find_kept_answers(trace: Trace[Event]) -> Iterator[Finding]:
                 " the company of a batch, become what is learned",
                 event=probe,
             )
+
+
+def _find_drifted_heads(trace: Trace[Event]) -> list[Finding]:
+    """Return a finding for a head that is asked behind statistics of what another one learns."""
+    return [
+        Finding(
+            f"`{trace.subject}` asks a head behind batch statistics that follow another one's data",
+            at_step(probe.step) + f", {probe.label}, which no longer learns",
+            number(probe.measured, "deviations")
+            + f", the move of the statistics before it in {probe.reference:.0f} passes",
+            number(_MOVED, "deviations"),
+            why="requires_grad_(False) freezes parameters and no statistics: call eval() of the"
+            " frozen part after each train() of the model",
+            event=probe,
+        )
+        for probe in [p for p in events(trace, Probe) if p.probe == "drifted"][:1]
+        if probe.measured >= _MOVED
+    ]
 
 
 def _find_frozen_statistics(trace: Trace[Event]) -> Iterator[Finding]:

@@ -225,7 +225,8 @@ def _divided(trace: Trace[Event], near: float) -> Iterator[Finding]:
 def _of_steps(steps: Sequence[Step]) -> _Losses:
     """Return the losses of some steps in a row."""
     losses, sizes = [s.loss for s in steps], [s.batch[0] for s in steps]
-    weighted = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
+    total = sum(loss * size for loss, size in zip(losses, sizes, strict=True))
+    weighted = total / sum(sizes) if any(sizes) else nan  # a list of graphs has no size
     return _Losses(
         steps[-1].clock,
         len(steps),

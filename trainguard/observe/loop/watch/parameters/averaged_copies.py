@@ -181,7 +181,7 @@ class AveragedCopies(Watcher):
     def after_step(self, window: Window) -> Columns:
         """Look for copies after an optimizer's second step, and where some may have been made."""
         # Optimizers that were left in memory by an earlier training are none of this one's.
-        own = sum(bool(each.index or not each.earlier) for each in self.recorder.windows)
+        own = sum(each.is_used for each in self.recorder.windows)
         made = self._restored, own
         due = self.recorder.steps + 1 >= self._due
         self._second += window.index + 1 == _FIRST

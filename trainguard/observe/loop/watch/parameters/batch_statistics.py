@@ -44,17 +44,20 @@ class _StatisticsLook:
 
 
 @dataclass(slots=True)
-class _FrozenLayer:
+class FrozenLayer:
     """
     A layer whose scale requires no gradient, with the batches that it has seen and its scale.
 
-    around: the weights of the part that it is in, with their versions; none where that learns.
-    taken: the batches that it has taken in since; stays: whether nothing around it has moved.
+    mean, variance: its statistics as they were by then. around: the weights of the part that it is
+    in, with their versions; none where that learns. taken: the batches that it has taken in since;
+    stays: whether nothing around it has moved.
     """
 
     ref: "weakref.ref[Any]"
     batches: torch.Tensor
     scale: torch.Tensor
+    mean: torch.Tensor
+    variance: torch.Tensor
     around: "list[tuple[weakref.ref[torch.Tensor], int]]"
     taken: int = 0
     stays: bool = False
@@ -109,7 +112,7 @@ class BatchStatistics(Watcher):
         self._kept: dict[str, Probe] = {}
         self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
         self._alone: dict[str, str] = {}  # where one sample was learned from first
-        self._frozen: dict[str, _FrozenLayer] = {}
+        self._frozen: dict[str, FrozenLayer] = {}
         self._passes: dict[str, tuple[int, int]] = {}  # of each module since an optimizer began
 
     def forward(
@@ -154,6 +157,11 @@ class BatchStatistics(Watcher):
             if frozen.taken >= _FROZEN_PASSES:
                 yield make_probe("frozen statistics", frozen.taken, frozen.stays, label=name)
 
+    def frozen_layers(self) -> dict[nn.Module, FrozenLayer]:
+        """Return the frozen layers that are followed, but for those that are gone."""
+        found = [(frozen.ref(), frozen) for frozen in self._frozen.values()]
+        return {layer: frozen for layer, frozen in found if layer is not None}
+
     def _follow_frozen(self, name: str, module: nn.Module) -> None:
         """Look at frozen layers ever more rarely, anew where another optimizer has begun."""
         # What learned with one optimizer may be frozen before the next one begins.
@@ -176,8 +184,14 @@ class BatchStatistics(Watcher):
             awake = layer.training and layer.affine and not layer.weight.requires_grad
             if awake and (len(self._frozen) < _LOOKS or name in self._frozen):
                 around = _part_around(module, layer)
-                scale, batches = layer.weight.detach().clone(), layer.num_batches_tracked.clone()
-                self._frozen[name] = _FrozenLayer(weakref.ref(layer), batches, scale, around)
+                self._frozen[name] = FrozenLayer(
+                    weakref.ref(layer),
+                    layer.num_batches_tracked.clone(),
+                    layer.weight.detach().clone(),
+                    layer.running_mean.clone(),
+                    layer.running_var.clone(),
+                    around,
+                )
 
     def _look_for_brief(self, forward: Forward, asleep: list[Any]) -> None:
         """Take down the momentum of statistics that are hardly more than the last batch's."""

@@ -357,7 +357,7 @@ class Parameters(Watcher):
         thaw, alive = self._thaws.open.get(seen.key), seen.parameter()
         if thaw is None or alive is None or thaw.bits is None or checksums([alive])[0] != thaw.bits:
             return 0
-        windows = [each for each in self.recorder.windows if each.index or not each.earlier]
+        windows = [each for each in self.recorder.windows if each.is_used]
         counting = sum(not window.is_gone for window in windows)
         return (self._count(seen) - thaw.received) // max(1, counting)
 
