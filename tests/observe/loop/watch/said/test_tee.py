@@ -215,3 +215,49 @@ def test_no_stream_is_no_error(monkeypatch) -> None:
     with Recorder("x"):
         print("loss 0.5")
     assert sys.stdout is None
+
+
+def put_in_place(stream, mark: str, seen: list[str]) -> None:
+    """Replace what writes to a stream by what calls it, as loggers of consoles do."""
+    original = stream.write
+
+    def write(text: str) -> int:
+        """Write, and take down what was written."""
+        written = original(text)
+        seen.append(mark + text)
+        return written
+
+    stream.write = write
+
+
+def test_what_writes_can_be_replaced_in_place(tmp_path) -> None:
+    """It calls what was there, once; whoever writes to the stream goes through it."""
+    listening, seen = Listening((tmp_path / "out.txt").open("w", encoding="utf-8")), []
+    stream, file = listening.stream, listening.file
+    put_in_place(stream, "1 ", seen)
+    print("loss 0.5", file=stream)
+    put_in_place(stream, "2 ", seen)
+    stream.writelines(["loss 0.25\n"])
+    file.write("loss 0.125\n")
+    listening.recorder.patches.active = False  # and once the recording is over
+    file.write("end\n")
+    file.close()
+    assert (tmp_path / "out.txt").read_text("utf-8") == "loss 0.5\nloss 0.25\nloss 0.125\nend\n"
+    ends = [f"{mark} {text}\n" for text in ("loss 0.25", "loss 0.125", "end") for mark in "12"]
+    assert seen == ["1 loss 0.5", "1 \n", *ends]
+    assert [value for _, value, _ in listening.heard] == [0.5, 0.25, 0.125]
+
+
+def test_what_was_put_in_place_is_taken_back(tmp_path) -> None:
+    """By the method that was there, or by deleting the other one: it writes as before."""
+    listening, seen = Listening((tmp_path / "out.txt").open("w", encoding="utf-8")), []
+    stream, file = listening.stream, listening.file
+    original = stream.write
+    put_in_place(stream, "1 ", seen)
+    stream.write = original
+    stream.write("loss 0.5\n")
+    del stream.write
+    stream.write("a\n")
+    file.close()
+    assert ((tmp_path / "out.txt").read_text("utf-8"), seen) == ("loss 0.5\na\n", [])
+    assert [value for _, value, _ in listening.heard] == [0.5]

@@ -91,7 +91,7 @@ class Tee:
     Once the recording is over it only passes on, for those who have kept hold of it.
     """
 
-    __slots__ = ("__weakref__", "_hear", "_lines", "_stream")
+    __slots__ = ("__weakref__", "_hear", "_lines", "_original", "_stream")
 
     def __init__(
         self, stream: Any, lines: LineParser, hear: Callable[[LineParser, str], None]
@@ -99,10 +99,16 @@ class Tee:
         object.__setattr__(self, "_stream", stream)
         object.__setattr__(self, "_hear", hear)
         object.__setattr__(self, "_lines", lines)
+        object.__setattr__(self, "_original", None)
 
-    def write(self, text: str) -> Any:
+    @property
+    def write(self) -> Callable[[str], Any]:
+        """What writes to the stream: our own, or what somebody has put in its place."""
+        return self._write if self._original is None else self._stream.write
+
+    def _write(self, text: str) -> Any:
         """Write to the stream, then listen."""
-        written = self._stream.write(text)
+        written = (self._original or self._stream.write)(text)
         if isinstance(text, str) and self._lines.recorder.patches.active:
             self._hear(self._lines, text)
         return written
@@ -117,8 +123,11 @@ class Tee:
         return getattr(self._stream, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute of the stream."""
+        """Set an attribute of the stream; what takes the place of `write` may call that."""
+        original = self._stream.write if name == "write" else None
         setattr(self._stream, name, value)
+        if self._original is None and original is not None:
+            object.__setattr__(self, "_original", original)
 
     def __delattr__(self, name: str) -> None:
         """Delete an attribute of the stream."""
