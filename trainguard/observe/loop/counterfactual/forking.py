@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import nn
 
-from trainguard.observe.loop.counterfactual import event_writers
+from trainguard.observe.loop.counterfactual import log_writers
 from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal, unrefused
 from trainguard.observe.tools.devices import in_use
 from trainguard.observe.tools.outside_state import reaches_outside
@@ -38,10 +38,10 @@ _SIGNAL_OF_PARENTS_END = 1  # of prctl
 _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
 _OWNERS = 4  # a deputy, what goes on for it, and the child of each may come to own all memory
 # Threads that wait, by class, name or the module of their function: tqdm's, our own, the one that
-# pytest-rerunfailures has in each test run, TensorBoard's, and those that tell a loader's workers
-# what to read. A child has none of the last: where it asks for a batch that has not come yet, there
-# is no answer.
-_IDLE = event_writers.THREADS | {
+# pytest-rerunfailures has in each test run, those of loggers, and those that tell the workers of a
+# loader what to read. A child has none of the last: where it asks for a batch that has not come
+# yet, there is no answer.
+_IDLE = log_writers.THREADS | {
     *("TMonitor", "trainguard", "pytest_rerunfailures", "QueueFeederThread"),
 }
 _QUIET: Any = ("ignore", None, DeprecationWarning, None, 0)
@@ -102,8 +102,8 @@ def obstacle() -> str:
 
 def _names(thread: threading.Thread) -> set[str]:
     """Return by what a thread may be known: its class, its name, and whose function it runs."""
-    module = getattr(getattr(thread, "_target", None), "__module__", None)
-    return {type(thread).__name__, thread.name, module or ""}
+    module = getattr(getattr(thread, "_target", None), "__module__", None) or ""
+    return {type(thread).__name__, thread.name, module, module.partition(".")[0]}
 
 
 def _forbids_children() -> str:
@@ -195,7 +195,7 @@ def _split(
     try:
         _end_with(owner)
         seal((pipe, *keep), seconds, way_out.give_up)
-        event_writers.silence()
+        log_writers.silence()
         random.setstate(streams)
         os.nice(nice)
         become(way_out)

@@ -1,4 +1,4 @@
-"""A training that logs to event files is asked as any other, and its files are its own."""
+"""A training that logs by threads of a logger is asked as any other, and its files are its own."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import torch
 
 from trainguard.observe.loop.counterfactual.forking import fork, obstacle
 
-SummaryWriter = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
 EVENTS = 100  # more than a writer's queue holds: it waits for its thread then
 
 
-def test_a_child_logs_into_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("home", ["torch.utils.tensorboard", "tensorboardX"])
+def test_a_child_logs_into_nothing(tmp_path: Path, home: str) -> None:
     """The thread that writes is no obstacle; a child that has none waits for nobody."""
-    with SummaryWriter(tmp_path) as writer:
+    with pytest.importorskip(home).SummaryWriter(tmp_path) as writer:
         writer.add_scalar("loss", 1.0, 0)
         writer.flush()
 
@@ -39,3 +39,25 @@ def test_a_child_logs_into_nothing(tmp_path: Path) -> None:
 def sizes(folder: Path) -> list[int]:
     """Return the bytes of the files of a folder."""
     return [file.stat().st_size for file in sorted(folder.iterdir())]
+
+
+def test_a_child_logs_to_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where another process writes, that threads of wandb talk to."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    with wandb.init(project="x", mode="offline") as run:
+        wandb.log({"loss": 1.0})
+
+        def log(way_out) -> None:
+            """Log by the run and by its module, and answer."""
+            for step in range(EVENTS):
+                wandb.log({"loss": 2.0, "weights": [1.0, 2.0]})
+                run.log({"again": step})
+                run.summary["best"] = step
+            way_out.report(logged=EVENTS)
+
+        assert obstacle() == ""
+        answer = fork(2.0, log)
+        assert (answer.report, answer.trouble) == ({"logged": EVENTS}, "")
+        wandb.log({"loss": 0.5})
+        assert run.step == 2
