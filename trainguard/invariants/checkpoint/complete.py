@@ -32,7 +32,7 @@ _WHY = {
 @invariant("checkpoint", probe="resume", needs=("resume",))
 def checkpoint_is_complete(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A resumed run has all the state that it had when it was saved.
+    A resumed run restores all the training state that it had when it was saved.
 
     Judges: before the first step after a resume, the parameters and buffers of what is trained, the
         state of its optimizers, averaged copies (EMA, teachers), the gradient scaler's scale and
@@ -67,7 +67,7 @@ def checkpoint_is_complete(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("checkpoint", probe="resume", needs=("resume",))
 def loading_is_safe(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is loaded from a checkpoint executes no code that stands in it.
+    Loading a checkpoint executes no code stored in it.
 
     Judges: the calls of torch.load and pickle.load, in the team's own lines, that read the files of
         the run when it is resumed.

@@ -17,7 +17,7 @@ _TEXT = "perhaps the names are put in order as text, where step_10 comes before 
 @invariant("checkpoint", probe="interrupt", needs=("resume",))
 def checkpoint_write_is_atomic(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A run that is killed in the middle of a save goes on from the checkpoint before.
+    A run killed in the middle of a save can resume from the previous checkpoint.
 
     Judges: a run that the system kills as soon as a file of its second save has half its size; it
         is resumed from what that leaves behind.
@@ -37,7 +37,7 @@ def checkpoint_write_is_atomic(trace: Trace[Event]) -> Iterator[Finding]:
     for told in cut:
         if told.error or told.began == 0 or not told.made:
             yield Finding(
-                f"a save of `{trace.subject}` that is interrupted leaves nothing to go on from",
+                f"an interrupted save of `{trace.subject}` leaves no checkpoint to resume from",
                 "killed in the save that follows the one after " + at_step(told.saved),
                 f"it raised {told.error}" if told.error else "it begins anew",
                 f"the parameters of step {told.saved}",
@@ -50,7 +50,7 @@ def checkpoint_write_is_atomic(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("checkpoint", probe="rotate", needs=("rotation",))
 def rotation_keeps_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is deleted to save space is old: the newest checkpoints stay, and what is not one.
+    Checkpoint rotation deletes only old checkpoints, never the newest ones or other files.
 
     Judges: each numbered file or folder that the run deletes, or that `rotate` deletes in folders
         made for it: numbers across 10, 100 and 1000, other people's files, names with a word in the

@@ -22,7 +22,7 @@ from trainguard.invariants.loop.wording import events
 @invariant("checkpoint", probe="resume", needs=("resume",))
 def resume_continues_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A run that is killed after a save and resumed in a new process makes the steps it had left.
+    A run killed after a save and resumed in a new process matches the uninterrupted run.
 
     Judges: the batches, the losses, the parameters after each step, and the number of steps,
         against the same run without an interruption; bit for bit on the CPU. The new process begins
@@ -48,11 +48,11 @@ def resume_continues_the_run(trace: Trace[Event]) -> Iterator[Finding]:
             "resumed after " + at_step(told.saved),
             integer(0, "steps"),
             format_count(told.left, "step"),
-            why="perhaps it counts to a total that it takes for reached",
+            why="perhaps it takes its total number of steps for already reached",
         )
     elif began_anew(trace):
         yield Finding(
-            f"`{trace.subject}` begins anew instead of going on",
+            f"`{trace.subject}` starts from scratch instead of resuming",
             "resumed after " + at_step(told.saved),
             "the parameters of step " + integer(0),
             f"the parameters of step {told.saved}",
@@ -65,7 +65,7 @@ def resume_continues_the_run(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("checkpoint", probe="resume", needs=("resume",))
 def resume_takes_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A resumed run goes on from the newest checkpoint.
+    A resumed run continues from the newest checkpoint.
 
     Judges: the parameters before its first step, which tell at which step of the run without an
         interruption it goes on; and the files that it reads, where one with a higher number stands

@@ -19,7 +19,7 @@ _ENOUGH = 100  # samples from which on draws with replacement have a spread of t
 @invariant("loader")
 def epoch_visits_each_sample_once(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An epoch visits each sample once, and is as long as it says.
+    An epoch visits each sample once, and has as many batches as `len(loader)` says.
 
     Judges: the indices that a sampler drew, or the samples themselves, where once=True is declared;
         the number of batches against `len(loader)`, that of samples against samples=; and, as
@@ -75,7 +75,7 @@ def _other_length(split: Split) -> Iterator[Finding]:
     longer = epoch.said >= 0 and epoch.batches > epoch.said + allowed
     if longer or (epoch.complete and epoch.said >= 0 and epoch.batches < epoch.said - allowed):
         yield Finding(
-            f"`{split.trace.subject}` has another length than it says",
+            f"`{split.trace.subject}` does not serve as many batches as `len()` says",
             f"split {split.name!r}",
             integer(epoch.batches, "batches") + " served",
             integer(epoch.said, "batches") + ", as len() says",
@@ -193,7 +193,7 @@ def _largest(split: Split) -> int:
 @invariant("loader")
 def splits_are_disjoint(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No sample of one split is in another.
+    No sample appears in more than one split.
 
     Judges: every two splits: indices of one dataset, where both are subsets of it; else the
         fingerprints of the samples.

@@ -76,7 +76,7 @@ def _length_finding(
 @invariant("loader", needs=("chunks",))
 def chunks_are_contiguous(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Where state is carried over, each chunk goes on where the last one of its row ended.
+    Where state is carried over, each row of a batch continues the same row of the one before.
 
     Judges: with chunks="stream", the seams between batches: by the targets, where they are the
         inputs one step later; by the signal, where it is smooth; and by what followed the same
@@ -174,7 +174,7 @@ _DISAGREE = {
 @invariant("loader")
 def padding_is_masked(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The mask marks what is padding, all of it, and nothing else.
+    The padding mask marks all padding and nothing else.
 
     Judges: for each row, what the positions hold that the mask keeps, and those that it does not: a
         mask of the batch's and the sequence's size that is declared, or called attention_mask.

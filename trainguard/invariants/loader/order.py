@@ -18,7 +18,7 @@ _CHANCE = 1e6
 @invariant("loader")
 def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Each epoch of the training comes in another order.
+    Training samples come in a different order in each epoch.
 
     Judges: the order of two epochs or more, by the sampler's indices, or else by the samples; where
         shuffled=True is declared or a random sampler draws. A split called train of which nothing

@@ -58,7 +58,7 @@ def order_is_reproducible(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loader", probe="resume", needs=("resume",))
 def resume_continues_the_epoch(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loader that is saved within an epoch, built anew and loaded serves what was left of it.
+    A loader restored from a checkpoint within an epoch serves the rest of that epoch.
 
     Judges: the rest of the epoch after a save in the first epoch and in the second, and the number
         of batches in the epoch after it, against a run that was not interrupted. The state goes

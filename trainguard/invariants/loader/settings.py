@@ -19,7 +19,7 @@ _LARGE = 1 << 20  # bytes
 @invariant("loader", probe="settings")
 def settings_fit_the_machine(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Workers, prefetching, pinning and lasting workers fit this machine. Notes only.
+    Worker count, prefetching, pinning and persistent workers suit this machine. Notes only.
 
     Judges: DataLoaders: more than 2 workers for each core (limit), over the ranks that have an
         accelerator here; batches that take the training process 0.2 s and more without a worker;

@@ -22,7 +22,7 @@ _EDITED = {
 @invariant("loader", probe="storage")
 def batches_are_independent(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A batch stays what it is while later ones are served, and serving leaves the data set alone.
+    Serving later batches changes neither earlier batches nor the data set.
 
     Judges: up to six batches that are kept while the next ones are served, by real workers where
         there are some; two batches that are read in this process under the same random numbers,

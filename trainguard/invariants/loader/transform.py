@@ -18,7 +18,7 @@ _FEW = 16  # values that come back
 @invariant("loader", probe="transform", needs=("transform",))
 def transform_round_trips(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The inverse gives back what the transform was given, or the nearest of its codes.
+    The inverse of a transform recovers its input, up to rounding or quantisation.
 
     Judges: 260,000 values of the declared range, both ends among them, in random order, and small
         batches of odd and even lengths. With `tolerance` promised, the largest error against it
@@ -48,7 +48,7 @@ def _spoilt(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield the findings of what comes back in another shape, or not as numbers."""
     for reshaped in _of(trace, "shape")[:1]:
         yield Finding(
-            f"`{trace.subject}` does not come back from its transform in its shape",
+            f"the inverse transform of `{trace.subject}` does not restore the shape",
             reshaped.at,
             reshaped.detail,
             "the shape that was put in",
@@ -57,7 +57,7 @@ def _spoilt(trace: Trace[Event]) -> Iterator[Finding]:
         )
     for bad in _of(trace, "bad")[:1]:
         yield Finding(
-            f"`{trace.subject}` does not come back from its transform as finite numbers",
+            f"the transform of `{trace.subject}` and its inverse give values that are not finite",
             bad.at,
             portion(bad.measured, bad.reference, "values") + " not finite",
             portion(0, bad.reference, "values") + " not finite",
@@ -111,7 +111,7 @@ def _far(trace: Trace[Event], over: Sequence[Serving], allowed: str) -> Iterator
     worst = max(small, key=lambda event: event.measured / event.reference)
     moved = worst.detail.endswith("moved")
     yield Finding(
-        f"`{trace.subject}` does not come back from its transform",
+        f"the inverse transform of `{trace.subject}` does not restore the values",
         worst.at,
         number(worst.measured) + f" ({worst.detail.removesuffix(', moved')})",
         allowed,

@@ -81,7 +81,7 @@ def _outside(trace: Trace[Event], field: Field, summary: str) -> Finding:
 @invariant("loader", needs=("modalities",))
 def modalities_share_a_scale(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is served beside each other is of about the same size.
+    The modalities of a batch have values on comparable scales.
 
     Judges: the root mean square of the values that are not zero, of each declared modality of
         floating-point numbers in the first epoch, against the smallest of them.
@@ -116,7 +116,7 @@ def _scale_finding(
         f"{field.field!r} against {smallest.field!r}, split {field.split!r}",
         number(size / least, "times") + f" as large ({number(size)} against {number(least)})",
         number(allowed, "times"),
-        why="its values are whole numbers: codes stand as floats, and are no amounts"
+        why="its values are whole numbers: perhaps category codes stored as floats"
         if field.whole and field.high > 1
         else "it is perhaps not normalised",
         event=field,

@@ -36,7 +36,7 @@ _WORDS = {
 @invariant("loader", probe="workers")
 def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Each worker process draws random numbers of its own, and others in each epoch.
+    Each worker process draws its own random numbers, and different ones in each epoch.
 
     Judges: the same samples, served 8 to 48 times by each of two real workers in two epochs: torch,
         numpy, `random` and generators of the data set's own, also where one of several is alike
@@ -171,7 +171,7 @@ def _drawn_again(trace: Trace[Event], first: Batch, draws: int) -> Finding:
 @invariant("loader", probe="shards")
 def shards_partition_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Ranks, and the workers of a stream, serve each sample once between them.
+    Ranks, and the workers of a stream, split the data so that each sample is served once.
 
     Judges: what is trained on: with `ranks` declared, one epoch of each rank, for each number of
         ranks, against what a single one serves; the worker processes of a data set that is

@@ -24,7 +24,7 @@ _LEAST_ROWS = 20
 @invariant("log", evidence=steps_from(1))
 def steps_are_logged_once(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A log has each step of a run once.
+    A log records each step of a run once.
 
     Judges: steps for which one column has several values without its counter having gone back, or
         that two counters in turns have both. Broken where the values differ at 3 steps or more,
@@ -61,7 +61,7 @@ def steps_are_logged_once(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("log", evidence=steps_from(_LEAST_ROWS))
 def no_step_is_missing(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A log has all of a run, from its first row to its last.
+    A log covers the whole run without gaps.
 
     Judges: the distance between two rows, in logs of 20 rows or more; and whether the file has an
         earlier run, which is left out.

@@ -35,7 +35,7 @@ _FAR_BELOW = 0.1  # of the training loss: dropout, mixup and smoothing raise it 
 )
 def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is measured on held-out data moves as the model learns.
+    Validation metrics change during training, and the validation loss shows no overfitting.
 
     Judges: validation losses and metrics with 5 values or more, in logs whose training loss falls
         by a tenth: values that are all the same; a validation loss that ends above 1.1 times
@@ -71,7 +71,7 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("log", evidence=some(Evaluation, "no validation loss was logged"))
 def validation_loss_is_possible(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A validation loss is no better than a loss can be.
+    A validation loss is neither below its minimum nor far below the training loss.
 
     Judges: with promise classes, validation losses below zero: broken, since a cross-entropy has
         none. Without it, 5 validation losses or more that all lie below 0.1 times (limit) the
@@ -109,9 +109,9 @@ def _impossible(
         f"{low[0].module}, " + at_step(low[0].step),
         number(low[0].loss) + f", and so in {len(low)} of {among} evaluations",
         allowed,
-        why="a cross-entropy is zero at best: its sign, or what is given as probabilities"
+        why="a cross-entropy is never negative: check its sign and the probabilities it gets"
         if rank is Rank.BROKEN
-        else "perhaps it is divided twice, padding counts as right, or the two are not alike",
+        else "perhaps it is divided twice, counts padding as correct, or is another loss",
         rank=rank,
         event=low[0],
     )

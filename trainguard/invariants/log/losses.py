@@ -31,7 +31,7 @@ def _classes(trace: Trace[Event]) -> float | None:
 )
 def logged_loss_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A cross-entropy ends below that of a model that gives each class the same chance.
+    A cross-entropy loss ends below that of a uniform guess over the classes.
 
     Judges: with promise classes, logs of 10 rows with a loss or more: the median of the last
         quarter against the logarithm of the number of classes. Without it, whether that is within
@@ -62,7 +62,7 @@ def logged_loss_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("log", evidence=LOSSES)
 def loss_recovers_from_spikes(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that leaps up comes down again.
+    The loss recovers after a spike.
 
     Judges: logs of 40 rows or more with a loss above zero: the level from each row to the end
         against the lowest level before it.

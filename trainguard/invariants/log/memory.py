@@ -18,7 +18,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 @invariant("log", evidence=some(Exhausted, "no allocation failed"))
 def memory_suffices(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No allocation fails for want of memory.
+    No allocation fails for lack of memory.
 
     Judges: the messages of torch that an allocation failed: what was asked for, and what of the
         memory was reserved and not in use.

@@ -21,7 +21,7 @@ _ALL = 0.9  # of the rows
 @invariant("log", evidence=NORMS)
 def logged_norm_is_measured(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A gradient norm that is logged is one that was measured.
+    A logged gradient norm is a real measurement, not always zero, nan or constant.
 
     Judges: logs of 5 rows with a norm or more: broken where the norm is exactly 0 in all of them,
         or no number in the last 10; a note where it is the same in 90 % (limit) of them.
@@ -41,7 +41,7 @@ def logged_norm_is_measured(trace: Trace[Event]) -> Iterator[Finding]:
     often, times = Counter(values).most_common(1)[0]
     if lost >= _FOR_GOOD:
         yield Finding(
-            f"the gradient norm of `{trace.subject}` is no number any more",
+            f"the gradient norm of `{trace.subject}` is no longer finite",
             at(trace, told[-lost]) + " and all after it",
             portion(lost, len(told), "rows"),
             "finite",

@@ -26,7 +26,7 @@ _PEAKS = ("lr", "learning_rate", "peak_lr", "max_lr")
 @invariant("log", evidence=RATES)
 def rate_follows_one_schedule(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The rate warms up once, reaches its peak and decays once.
+    The learning rate warms up once, reaches its peak and decays once.
 
     Judges: logs of 10 rows with a rate or more: a rate that falls below 0.5 of its peak and climbs
         above 0.8 of it again; a single row at 3 times (limit) both its neighbours; a rate that

@@ -38,7 +38,7 @@ _SHARE = 0.1  # of the loss: less is the noise of few rows
 @invariant("log", evidence=both(RESUMES, RATES))
 def rate_continues_after_resume(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A run that is resumed goes on with the rate that it had.
+    A resumed run continues at the learning rate that it had before.
 
     Judges: the rates after a resume: broken where they are those of the run's beginning again, at 3
         rows, though the run had other rates by then, or where 3 steps that are said again have
@@ -109,7 +109,7 @@ def _finding(
 @invariant("log", evidence=both(RESUMES, LOSSES))
 def loss_continues_after_resume(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A run that is resumed goes on with the loss that it had.
+    A resumed run continues at the loss that it had before.
 
     Judges: the median loss of 20 rows after a resume against that of 20 rows before it. Where the
         loss still falls: whether it lies below the line of the 60 rows before, and leaps back up

@@ -26,7 +26,7 @@ def _quickest(paces: Iterable[float]) -> float:
 @invariant("log", evidence=some(Step, "no time was logged", lambda s: s.seconds > 0))
 def throughput_lasts(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A run is as fast at its end as it was at its beginning.
+    Training throughput does not degrade over the run.
 
     Judges: logs with a time in 40 rows or more: the seconds that the quickest tenth of the steps
         in each quarter take.

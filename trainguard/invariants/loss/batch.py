@@ -13,7 +13,7 @@ from trainguard.invariants.wording import coordinate, number, of
 @invariant("loss", probe="mixing", needs={"reduction"}, per="device")
 def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    The loss of a batch is what its samples give one by one.
+    A batch loss equals its samples' losses taken one by one, reduced as declared.
 
     Judges: batches of three against their samples alone, where `reduction` promises a loss per
         sample, their sum or their mean.
@@ -41,7 +41,7 @@ def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
 @invariant("loss", probe="padding", needs={"mask"}, per="device")
 def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    What stands in padded positions changes nothing, and neither does how many there are.
+    Neither the values in padded positions nor their number affect the loss.
 
     Judges: the loss with any numbers in the padded positions of one input against the loss with
         zeros there, and the gradient at padded positions; the loss with three padded positions
@@ -91,7 +91,7 @@ def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
 @invariant("loss", probe="relations", needs={"relations"}, per="device")
 def relations_hold(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    What the team has declared of edited inputs holds.
+    The declared relations between the losses of original and edited inputs hold.
 
     Judges: `then(before, after)` of each `tg.Relation`, on the losses of drawn inputs and of the
         same inputs edited.
@@ -115,7 +115,7 @@ def relations_hold(trace: Trace[Sample]) -> Iterator[Finding]:
 @invariant("loss", probe="components", needs={"components"}, per="device")
 def components_are_balanced(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    No component of the loss drowns the others.
+    The gradient of no loss component is dwarfed by that of another.
 
     Judges: the median norm of each component's gradient over the declared ranges, times its weight
         in the total where that can be seen.

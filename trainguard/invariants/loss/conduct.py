@@ -10,7 +10,7 @@ from trainguard.events.trace import Sample, Trace
 @invariant("loss", probe="conduct", per="device")
 def call_leaves_no_trace(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    Calling the loss changes nothing else.
+    Calling the loss has no side effects.
 
     Judges: calls on one plain point of each structure: the inputs afterwards, global settings of
         PyTorch, the global random streams, what was printed and what was warned.

@@ -14,7 +14,7 @@ EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 @invariant("loss", probe="precision", per="low precision")
 def low_precision_agrees(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    In bfloat16 and float16 the gradient points where float64's does.
+    Gradients in bfloat16 and float16 agree with those in float64.
 
     Judges: points whose numbers are exact in the low precision.
     Allows: an error of the gradient vector of 16 machine epsilons (bfloat16: 0.125, float16:

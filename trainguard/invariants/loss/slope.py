@@ -52,7 +52,7 @@ def gradient_is_alive(trace: Trace[Sample]) -> Iterator[Finding]:
 @invariant("loss", probe="line", per="device")
 def gradient_is_continuous(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    The loss has no jumps, so that its gradient tells where it goes.
+    The loss is a continuous function of its inputs, without jumps.
 
     Judges: lines parallel to the axes, halved in float64 until the jump sits between neighbours.
     Allows: 1e-3 * (1 + |loss|), and ten times what the loss moves on either side of the place.
@@ -78,7 +78,7 @@ def gradient_is_continuous(trace: Trace[Sample]) -> Iterator[Finding]:
 @invariant("loss", probe="difference", per="device")
 def gradient_matches_finite_difference(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    Autograd agrees with a central difference.
+    The gradient from autograd agrees with a central finite difference.
 
     Judges: every float64 sample at which the difference is smooth.
     Allows: |autograd - difference| <= 1e-4 * max(1, |difference|) plus the difference's own doubt,

@@ -52,7 +52,7 @@ _LISTED = 3
 @invariant("memory", probe="snapshot", needs=("snapshot",), per="dtype")
 def memory_matches_snapshot(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    The step takes no more memory than it did when its snapshot was blessed.
+    A step takes no more memory than its blessed snapshot.
 
     Judges: the peak of two training steps against the one in the snapshot, a file under
         `__snapshots__` beside the declaration, at the same sizes and found in the same way.

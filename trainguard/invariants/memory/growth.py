@@ -18,7 +18,7 @@ _SO_FAR = " so far"  # within one pass through the data, at the end of which it 
 @invariant("memory", probe="growth")
 def memory_does_not_grow(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    Nothing of a step that is over stays in memory.
+    Memory does not grow from step to step.
 
     Judges: ten real steps, and up to eighty where something seems to grow: graphs of autograd of
         nearly every step that are still there, tensors and memory of Python and NumPy that nearly
@@ -113,7 +113,7 @@ def _per_step(grown: float, allowed: float) -> tuple[Measure, Measure]:
 @invariant("memory", probe="scaling", needs=("powers",))
 def memory_scales_at_most(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    Memory grows with a size by no higher power than is declared.
+    Memory grows with a size by at most the declared power.
 
     Judges: the highest moment of the forward and backward pass at five to eight sizes that double,
         around the real one where `at` gives it: the power with which the part grows that does grow,

@@ -25,7 +25,7 @@ _SWITCH = "its checkpoint"
 @invariant("memory", needs=("peak",), per="dtype")
 def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    The step never holds more than the budget's peak.
+    The peak memory of a step stays within its budget.
 
     Judges: two training steps, forward, backward and optimizer, in bytes held at the highest moment
         after the model was built: predicted on fake tensors, or measured where they do not do. A
@@ -65,7 +65,7 @@ def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
 @invariant("memory", needs=("category",), per="dtype")
 def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    No category of memory comes to more than the budget gives it.
+    Each category of memory, such as activations, stays within its budget.
 
     Judges: two training steps, each category that has a limit at its own highest moment:
         parameters, gradients, the optimizer's state, activations, temporaries, buffers, inputs and
@@ -127,7 +127,7 @@ def _parts(trace: Trace[Usage], category: str) -> str:
 @invariant("memory", probe="element", needs=("per_element",), per="dtype")
 def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    A loss holds no more memory for each element than its budget gives it.
+    The memory of a loss per input element stays within its budget.
 
     Judges: one call of the loss, forward and backward: the bytes held at the highest moment, its
         inputs apart, for each element of its largest input. Judged is the smaller of two numbers,
@@ -160,7 +160,7 @@ def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]
 @invariant("memory", probe="saving", needs=("saving",))
 def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
     """
-    What is promised to save memory does save it.
+    A promised memory saving, as by activation checkpointing, is achieved.
 
     Judges: the peak of a training step with the model's `checkpoint` against the one without, or
         the peak of this subject against that of the subject `against`, both at the sizes of the

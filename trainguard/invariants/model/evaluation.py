@@ -45,7 +45,7 @@ def evaluation_is_deterministic(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="evaluation")
 def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    A call in evaluation mode leaves the model, its inputs and the random numbers as they were.
+    A call in evaluation mode leaves the model and its inputs unchanged, and sets no seed.
 
     Judges: in evaluation mode without gradients: all parameters and all buffers that are saved,
         after a first call that may fill what is filled once; the mode of each module; the inputs;

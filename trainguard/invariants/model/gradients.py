@@ -24,7 +24,7 @@ _REASONS = {
 @invariant("model", probe="backward")
 def every_parameter_receives_gradient(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    Every parameter that is trained receives a gradient, and one that is finite.
+    Every trainable parameter receives a finite gradient.
 
     Judges: what the declared loss, the model's own, or a fixed random projection of all outputs
         hands back to each parameter that requires a gradient: in up to four passes over fresh

@@ -58,7 +58,7 @@ def outputs_are_finite(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="initial")
 def initial_loss_is_expected(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    The loss before training is that of a model which knows nothing.
+    The initial loss is that of an uninformed guess, such as ln(classes).
 
     Judges: the mean loss of four fresh models against the promise `initial_loss=`, or ln(classes)
         under `classes=`. Without a promise, each mean cross-entropy that is taken over classes: it
@@ -121,7 +121,7 @@ def _worse_than_a_guess(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="initial", needs=("initial_range",))
 def initial_outputs_are_in_range(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    The outputs of a fresh model lie where they were promised.
+    The outputs of a fresh model lie in their promised range.
 
     Judges: the lowest and the highest element of each output named by `initial_range=`, from four
         seeds in training mode.
@@ -165,7 +165,7 @@ def _outside(trace: Trace[Pass], own: list[Pass], low: float, high: float) -> It
 @invariant("model", probe="backward")
 def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    No two parts of a fresh model are the same and stay so, and its units are alive.
+    The components and units of a fresh model become distinct, and its ReLUs are not dead.
 
     Judges: after three small steps on the declared loss, the components named by `components=`,
         pair by pair (without a loss: before any step); every weight of whose rows each has a

@@ -40,7 +40,7 @@ def samples_do_not_mix(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="future", needs=("causal",))
 def future_does_not_leak(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    An output depends on no later input, where the model is declared causal.
+    The outputs of a causal model do not depend on later inputs.
 
     Judges: in evaluation mode, the outputs before a position near the middle of the declared
         dimension. One backward pass says which inputs reach them; what it suspects is edited from
@@ -65,7 +65,7 @@ def future_does_not_leak(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="relations", needs=("relations",))
 def relations_hold(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    What the team has declared of edited inputs holds.
+    The declared relations between the outputs for original and edited inputs hold.
 
     Judges: `then(before, after)` of each `tg.Relation`, on what the model returns in evaluation
         mode for drawn inputs and for the same inputs edited, 8 batches for each size.
@@ -89,7 +89,7 @@ def relations_hold(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="padding", needs=("padding",))
 def padding_is_ignored(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    What stands in padded positions changes nothing that is kept.
+    Values in padded positions do not affect the outputs that are kept.
 
     Judges: in evaluation mode, outputs at positions that are kept, and outputs of whole samples.
         One backward pass says which inputs reach them; what it suspects is edited where it is

@@ -15,7 +15,7 @@ _ROUNDING = 1e-4
 @invariant("model", probe="single", needs=("batch",))
 def batch_size_one_works(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    A sample alone gives what it gives in a batch.
+    A batch of one sample works, and gives the same output as in a larger batch.
 
     Judges: in evaluation mode, a batch of one: that it can be called, the shapes that come out, and
         the outputs against those of the same sample in a batch.
@@ -70,7 +70,7 @@ def _off(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="longer", needs=("longer",))
 def longer_inputs_work(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    The model works with the longer inputs that are promised.
+    The model works with inputs as long as promised.
 
     Judges: a call in evaluation mode with the sizes of `longer=`: that it can be made, that the
         outputs follow the length, and that they are finite.

@@ -15,7 +15,7 @@ _ROUNDING = 1e-5
 @invariant("model", probe="state")
 def state_dict_round_trips(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    A model that loads the state dict of another one is the same model.
+    A saved and reloaded state dict reproduces the model.
 
     Judges: a model that is saved, by torch.save, and loaded strictly into one from another seed: as
         it was built, and after a few calls in training mode. Dtypes and values of all entries,
@@ -43,7 +43,7 @@ def state_dict_round_trips(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in worst(of(trace, "restored"), lambda seen: seen.measured)[:1]:
         if not seen.measured <= limit and not entries:
             yield Finding(
-                f"`{trace.subject}` is another model after its state dict is loaded",
+                f"`{trace.subject}` gives other outputs after its state dict is loaded",
                 f"{format_place(seen)}, {seen.at}",
                 "differs by " + number(seen.measured) + " of the largest output",
                 "differs by " + number(limit) + " of the largest output",
@@ -88,7 +88,7 @@ def _entries(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="copies")
 def copies_are_independent(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    A deep copy of a model is the same model, and shares nothing that is trained with it.
+    A deep copy of a model equals it, and shares no trained state with it.
 
     Judges: copy.deepcopy, as averages of weights and teachers are made: the memory of trained
         parameters and saved buffers, ties within the copy, its outputs, and its outputs after the

@@ -85,7 +85,7 @@ def _nothing_saved(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="compiled", needs=("compiled",))
 def compiled_agrees_with_eager(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    The compiled model computes what the eager one does.
+    The compiled model agrees with the eager one in outputs and gradients.
 
     Judges: outputs and the gradient of all parameters for two batches, in evaluation mode.
     Allows: 8 times the rounding noise of the model, which is how far float32 is from float64, and
@@ -116,7 +116,7 @@ def compiled_agrees_with_eager(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="precision", per="low precision")
 def low_precision_agrees(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    Under autocast the model computes what it does in float32.
+    The outputs of the model under autocast agree with those in float32.
 
     Judges: the outputs in evaluation mode, in norm relative to the float32 ones.
     Allows: 8 times the rounding noise of the model, which is how far float32 is from float64,

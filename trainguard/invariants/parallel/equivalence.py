@@ -24,7 +24,7 @@ STATISTICS = (
 @invariant("parallel")
 def loss_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     """
-    The loss over all processes is that of one process with the same batch.
+    The loss over all processes equals that of one process with the same batch.
 
     Judges: the mean of the losses of all ranks, their sum, and that of the first rank, with each
         batch that is drawn: of the declared sizes, cut into parts of unequal counts where these may
@@ -43,7 +43,7 @@ def loss_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
         apart = _list_differing(trace, "gradient", event.world, event.case)
         alone = any(each.lone_statistics for each in trace)
         yield Finding(
-            f"the loss of `{trace.subject}` is another one on several processes",
+            f"the loss of `{trace.subject}` differs between one and several processes",
             f"{event.world} ranks",
             number(event.value, form=".6g") + ", the mean over ranks",
             number(event.reference, form=".6g") + " on one process",
@@ -62,7 +62,7 @@ def _lacks_gradients(trace: Trace[Likeness]) -> str:
 @invariant("parallel", evidence=_lacks_gradients)
 def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     """
-    Each gradient that the optimizer gets is that of one process with the same batch.
+    Each gradient the optimizer gets equals that of one process with the same batch.
 
     Judges: the gradient of each parameter on each rank after the step has gone backward, put
         together where it is sharded.
@@ -90,7 +90,7 @@ def _lacks_agreement(trace: Trace[Likeness]) -> str:
 @invariant("parallel", evidence=_lacks_agreement)
 def update_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     """
-    Where the gradients agree, the optimizer moves each parameter as it does on one process.
+    Given equal gradients, the optimizer updates each parameter as on one process.
 
     Judges: the elements whose gradients agree, where those of all parameters do.
     Allows: 0.1 % of the update's norm (limit) and 1e-5 of the norm over all parameters; more in
@@ -116,7 +116,7 @@ def _judge(trace: Trace[Likeness], quantity: str, name: str) -> Iterator[Finding
     worst = max(first, key=lambda e: (e.apart != e.apart, e.apart))
     scaled = quantity == "update" and "that grows" in _explain_update(worst)
     yield Finding(
-        f"the {quantity} of `{trace.subject}` is another one on several processes",
+        f"the {quantity} of `{trace.subject}` differs between one and several processes",
         _locate(worst),
         number(worst.value) + f", {number(worst.ratio)} times that of one process",
         number(worst.reference)

@@ -59,7 +59,7 @@ def _groups(trace: Trace[Any]) -> list[list[GroupCalls]]:
 @invariant("ranks", evidence=_lacks_calls)
 def collectives_match(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    All processes of a group make the same calls on it, in the same order.
+    All processes of a group call the same collectives in the same order.
 
     Judges: the functions of torch.distributed that all processes of a group take part in: what is
         called, the dtype, the number of elements, the operation and the root of each call; and
@@ -97,7 +97,7 @@ def collectives_match(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=_lacks_groups)
 def timeouts_are_sane(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    A group gives up on a process that is gone, neither at once nor after days.
+    The timeout of a process group is neither too short nor longer than a day.
 
     Judges: the timeouts of all groups. A note.
     Allows: 10 seconds to a day.

@@ -68,7 +68,7 @@ def _lacks_passes(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=_lacks_passes)
 def epochs_are_reshuffled_on_all_ranks(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    The processes draw one order for each epoch, of which each serves a part.
+    All processes shuffle an epoch alike, and each serves its own part of it.
 
     Judges: 64 samples of each data set that is trained on, in the first 8 passes: how many of them
         several processes served; the epochs of DistributedSampler. A note without that sampler,
@@ -155,7 +155,7 @@ def _lacks_draws(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=_lacks_draws)
 def random_numbers_differ_between_ranks(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Processes that are trained on different batches draw different random numbers for them.
+    Processes that train on different batches draw different random numbers.
 
     Judges: what the generators of torch, NumPy and random draw for each of the first 64 steps:
         dropout, noise, augmentation in the process itself. A note: seeds that are the same in all

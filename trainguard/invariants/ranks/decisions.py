@@ -45,7 +45,7 @@ def _lacks_decisions(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=_lacks_decisions)
 def decisions_are_shared(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas decide by the same numbers.
+    Replicas base scheduling and checkpointing decisions on the same metric values.
 
     Judges: what each process tells its scheduler (ReduceLROnPlateau), time after time, in processes
         that are replicas and made equally many steps: a note as long as the rates are alike.

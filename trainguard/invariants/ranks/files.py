@@ -26,7 +26,7 @@ def _files(trace: Trace[Any]) -> list[list[SavedFile]]:
 @invariant("ranks", evidence=_lacks_files)
 def one_rank_writes(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    A file is saved by one process at a time, and of a checkpoint in shards all are there.
+    Only one process at a time writes a file, and a sharded checkpoint has all its shards.
 
     Judges: the files that several processes of one machine save by torch.save after the same
         number of steps. A note before the first step: a cache may be filled under a lock.

@@ -29,7 +29,7 @@ def _lacks_scales(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=evidence)
 def optimizers_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas are stepped with the same learning rates, in the same groups, and from the same state.
+    Replicas step with the same learning rates, parameter groups and optimizer state.
 
     Judges: the rates of all parameter groups in each step, and checksums of what the optimizer
         keeps (momenta, steps) where parameters are looked at, in processes that are replicas and
@@ -57,7 +57,7 @@ def optimizers_agree(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=_lacks_scales)
 def scale_is_shared(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas scale their losses by the same factor.
+    All replicas use the same loss scale.
 
     Judges: the factor of the gradient scaler in each step, in processes that are replicas and made
         equally many steps.

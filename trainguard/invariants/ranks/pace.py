@@ -29,7 +29,7 @@ def _lacks_times(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=evidence)
 def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas make equally many steps.
+    All replicas make the same number of steps.
 
     Judges: how many steps each optimizer made, in processes that are replicas and came to their
         end; steps that another one had made, or begun and failed in, beyond those of one that had

@@ -27,7 +27,7 @@ def _lacks_reductions(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=_lacks_reductions)
 def reduction_keeps_its_dtype(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    What processes add up fits into the dtype that it is added up in.
+    The sum of an `all_reduce` fits into its dtype.
 
     Judges: each all_reduce of up to 8 values in float16, bfloat16 or integers of up to 32 bits,
         the first 16 times and then ever more rarely, against the sum of what all processes gave:

@@ -44,7 +44,7 @@ def _lacks_buffers(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=evidence)
 def replicas_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Processes that train replicas of one model hold the same parameters.
+    All replicas of a model hold the same parameters.
 
     Judges: checksums of an optimizer's parameters, before the first step and after the first 8,
         then after ever fewer, in the processes of one DistributedDataParallel; without it, in those
@@ -80,7 +80,7 @@ def replicas_agree(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=evidence)
 def gradients_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas make each step with the same gradient.
+    All replicas make each step with the same gradient.
 
     Judges: the norm of the gradient that each step of an optimizer was made with, in the processes
         of one DistributedDataParallel that made equally many steps.
@@ -112,7 +112,7 @@ def gradients_agree(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=_lacks_group)
 def processes_exchange_gradients(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Processes of one group that train the same model exchange something between their steps.
+    Processes that train the same model communicate between their steps.
 
     Judges: runs whose processes have made a group, hold the same parameters before their first
         step, and different ones after it: whether the group did anything between two steps.
@@ -128,7 +128,7 @@ def processes_exchange_gradients(trace: Trace[Any]) -> Iterator[Finding]:
         alike = len({(c.names, c.looks[0], c.sums[0]) for c in own}) == 1
         if alike and len({c.sums[-1] for c in own}) > 1 and not any(c.exchanged for c in own):
             yield Finding(
-                f"the processes of `{trace.subject}` train apart from each other",
+                f"the processes of `{trace.subject}` exchange nothing between their steps",
                 at_step(own[0].looks[1] if len(own[0].looks) > 1 else 0)
                 + f" of {own[0].optimizer}",
                 integer(0, "exchanges") + f" between {own[0].made} steps of {len(own)} processes",
@@ -141,7 +141,7 @@ def processes_exchange_gradients(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=_lacks_buffers)
 def buffers_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas whose buffers nobody broadcasts hold the same ones in the end.
+    Replicas end with the same buffers, even if these are not broadcast.
 
     Judges: a checksum of all buffers after the last step that was looked at, where
         DistributedDataParallel was told not to broadcast them. A note: it may be meant.

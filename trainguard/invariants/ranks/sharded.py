@@ -67,7 +67,7 @@ def _lacks_losses(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=_lacks_shares)
 def replicated_parameters_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    What several processes hold of a sharded model is the same in each.
+    Replicated parameters of a sharded model are the same in every process.
 
     Judges: checksums, before the first step and after the first 8, then after ever fewer, of up to
         64 parameters that are replicated along a dimension of their mesh, among the processes of
@@ -92,7 +92,7 @@ def replicated_parameters_agree(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=_lacks_losses)
 def replicated_activations_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Processes that share the layers of one model get the same loss of one batch.
+    Tensor-parallel processes compute the same loss for the same batch.
 
     Judges: the losses of each step in a group of tensor parallelism whose processes have the same
         inputs, and draw different random numbers for them. A note: a process may take the loss of
@@ -152,7 +152,7 @@ def _tell_apart(trace: Trace[Any], apart: list[tuple[int, _Held]], held: int) ->
     far = max(each.distance() for _, each in apart)
     sure = any(not each.plain or step > 0 for _, each in apart)
     return Finding(
-        f"processes of `{trace.subject}` hold different values of what they all have",
+        f"processes of `{trace.subject}` hold different values of replicated parameters",
         group.at(max(step, 0), odd) + f", {first.name}",
         portion(len(apart), held, "parameters")
         + f" differ, in the end by {number(100 * far, '%', '.3g')} of a norm",

@@ -41,7 +41,7 @@ def _worlds(trace: Trace[Any]) -> list[WorldRun]:
 @invariant("ranks", evidence=_lacks_batch)
 def batch_is_shared_by_the_world(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    A step is made from the promised number of samples, however many processes share it.
+    The global batch size is as promised, for any number of processes.
 
     Judges: of `tg.Loop(train, ranks=(1, 2), batch=64)` the samples of each of the first 64 steps,
         over all processes and micro-batches, against the promise.
@@ -60,7 +60,7 @@ def batch_is_shared_by_the_world(trace: Trace[Any]) -> Iterator[Finding]:
         if wrong and sum(wrong.values()) > max(len(known) / 2, _FEW - 1):
             size = wrong.most_common(1)[0][0]
             yield Finding(
-                f"a step of `{trace.subject}` on {event.world} processes has another batch",
+                f"a step of `{trace.subject}` on {event.world} processes has another batch size",
                 Place(f"{event.optimizer}, {event.world} processes"),
                 integer(size, "samples")
                 + ", in "
@@ -74,7 +74,7 @@ def batch_is_shared_by_the_world(trace: Trace[Any]) -> Iterator[Finding]:
 @invariant("ranks", evidence=_lacks_worlds)
 def gradients_keep_their_size(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    A gradient does not grow or shrink with the number of processes.
+    The gradient norm does not depend on the number of processes.
 
     Judges: of `tg.Loop(train, ranks=(1, 2))` the first step, where the losses tell that both runs
         have the same batch: the norm of the gradient on N processes, divided by that on the

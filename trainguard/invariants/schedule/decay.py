@@ -88,7 +88,7 @@ def _below_floor(run: ScheduleRun) -> Iterator[Finding]:
 @invariant("schedule", per="subject", needs=["total"])
 def horizon_matches_units(trace: Trace[Tick]) -> Iterator[Finding]:
     """
-    The schedule is as long as the run: its lengths are counted in what advances it.
+    The schedule is as long as the run, counted in the unit that advances it.
 
     Judges: for every shape, whether the schedule refuses to go on before the total; for
         warmup-decay and one-cycle also when it ends, and how far it has decayed by the total.

@@ -24,7 +24,7 @@ IMPROVING = {
 @invariant("schedule", probe="plateau", per="subject", needs=["patience"])
 def plateau_waits_for_patience(trace: Trace[Tick]) -> Iterator[Finding]:
     """
-    The rate is cut when the metric has stood still for the promised patience, and only then.
+    The rate is cut once the metric has not improved for the promised patience, not before.
 
     Judges: the cuts on metrics that are flat, that improve by 10 % in time, the same below zero,
         and the same after one nan; in the promised mode.

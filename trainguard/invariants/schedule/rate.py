@@ -185,7 +185,7 @@ def _is_spike(rates: list[float], index: int, most: float) -> bool:
 @invariant("schedule", per="subject", needs=["constant"])
 def constant_rate_is_kept(trace: Trace[Tick]) -> Iterator[Finding]:
     """
-    A rate that is promised to be constant is constant.
+    A rate that is promised to be constant stays constant.
 
     Judges: each parameter group after the promised warmup, or from the first step.
     Allows: rounding, 1e-6 of the rate (limit).

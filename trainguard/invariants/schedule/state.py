@@ -15,7 +15,7 @@ _RESUMED = ("resumed", "rebuilt", "unsaved", "unloaded")
 @invariant("schedule", probe="resume", per="subject")
 def resume_continues_the_schedule(trace: Trace[Tick]) -> Iterator[Finding]:
     """
-    A run that is stopped, saved, built anew and loaded goes on at the rates it would have had.
+    A resumed schedule continues at the rates it would have had without interruption.
 
     Judges: the rates after `torch.save` and `torch.load` of the state of the optimizer and of
         each scheduler, at a step of the warmup and in the middle of the run.
@@ -75,7 +75,7 @@ def _first_difference(run: ScheduleRun, resumed: ScheduleRun, most: float) -> It
 @invariant("schedule", probe="overwrite", per="subject")
 def schedulers_do_not_fight(trace: Trace[Tick]) -> Iterator[Finding]:
     """
-    No scheduler's work is undone by another on the same optimizer.
+    No scheduler overwrites the effect of another on the same optimizer.
 
     Judges: each of several schedulers by leaving it out: where it moves the rate on its own, the
         run must be different without it.

@@ -50,7 +50,7 @@ def _miss_evidence(trace: Trace[Event]) -> str:
 @invariant("loop", evidence=_miss_evidence)
 def classes_keep_their_numbers(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A class has the same number in an evaluation as in training.
+    Each class has the same index in evaluation as in training.
 
     Judges: the latest of 3 evaluations or more whose predictions and targets are known, of 40 rows
         or more: whether each class is mostly taken for one other, no two for the same, so that 80 %
@@ -71,11 +71,11 @@ def classes_keep_their_numbers(trace: Trace[Event]) -> Iterator[Finding]:
     found = [*_find_renamed(scores, said, right)] or [*_find_said(said, scores, 1 - right)]
     for one in found[:1]:
         yield Finding(
-            f"classes have other numbers in an evaluation of `{trace.subject}` than in training",
+            f"classes have other indices in an evaluation of `{trace.subject}` than in training",
             one.where,
             one.measured,
             one.allowed,
-            why="give each class one number, made from the training data and used for all of them",
+            why="map each class to one index, from the training data, and use it for all data sets",
             rank=Rank.BROKEN if one.certain else Rank.NOTE,
             event=one.event,
         )

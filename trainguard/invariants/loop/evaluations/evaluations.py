@@ -28,7 +28,7 @@ _BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
 @invariant("loop", evidence=either(EVALUATIONS, NUMBERS), logs=True)
 def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A validation loss is a number that changes as the model does.
+    A validation loss is finite, not always zero, and changes as the model learns.
 
     Judges: the losses of evaluations, and what is logged under a name such as "val/loss" after
         each of them, or in a whole run without any: at 3 different steps or more, in runs whose own
@@ -235,7 +235,7 @@ def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
 )
 def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A model is evaluated on inputs of the scale that it was trained on.
+    Evaluation inputs are normalised like the training inputs.
 
     Judges: the first input of evaluations with a loss of torch, where its standard deviation is
         never that of any batch of the training, by a factor of 2: whether the loss falls by 30 %
@@ -307,7 +307,7 @@ def _make_own_scale_note(trace: Trace[Event], probe: Probe) -> Finding:
 @invariant("loop", evidence=has_probe("augmented", "no loader served one set of labels twice"))
 def evaluation_inputs_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An evaluation shows a model the same inputs each time.
+    Every evaluation sees the same inputs, without random augmentation.
 
     Judges: evaluations, on the CPU, of batches as a loader serves them that goes through a data set
         in order, or of inputs by hand whose loss is one of torch's: a note where in three
@@ -341,7 +341,7 @@ _SHARE = 0.05  # of a set: one batch of 20, about which means of evaluations dif
 @invariant("loop", evidence=has_probe("unjudged", "no evaluation came to the end of a loader"))
 def evaluation_judges_the_whole_set(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An evaluation judges all rows of its set.
+    An evaluation covers every sample of its set, including the last incomplete batch.
 
     Judges: sets that nothing is trained on, whose loaders go through them to the end once a step
         has been made: a share of 0.05 (limit) or more of the rows that drop_last left out of each

@@ -18,7 +18,7 @@ _MORE = 3  # where sums of training stand beside, of which a script says much
 @invariant("loop", evidence=has_probe("meter", "nothing added up the samples of an evaluation"))
 def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is said of an evaluation is over its own samples.
+    Metrics are reset before each evaluation, so that they cover its own samples only.
 
     Judges: variables of the running functions, and what has numbers, lists of them or small tables
         in these: what is at the end of each evaluation what it is before the next one, and grows in
@@ -38,21 +38,21 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "meter" and probe.step >= _LEAST:
             yield Finding(
-                f"what `{trace.subject}` says of an evaluation is over earlier ones too",
+                f"a metric that `{trace.subject}` reports includes earlier evaluations",
                 f"`{probe.label}`, after {probe.step} evaluations",
                 integer(probe.measured, "samples"),
                 integer(probe.reference, "samples") + ", which the evaluation has",
-                why="reset what adds up, or make it anew, before each evaluation",
+                why="reset the accumulated counts, sums or lists before each evaluation",
                 event=probe,
             )
         elif probe.probe == "taught meter" and probe.step >= _MORE:
             both, own = "of training and of the evaluation", "of the evaluation"
             counted = probe.measured > 0  # else it is divided by how long the evaluation is
             yield Finding(
-                f"what `{trace.subject}` says of an evaluation is over training batches too",
+                f"an evaluation metric of `{trace.subject}` includes training batches",
                 f"`{probe.label}`, after {probe.step} evaluations",
                 integer(probe.measured, f"counted, {both}") if counted else f"sums {both}",
                 integer(probe.reference, f"counted, {own}") if counted else f"sums {own} alone",
-                why="reset what adds up, or make it anew, between training and evaluation",
+                why="reset the accumulated counts, sums or lists between training and evaluation",
                 event=probe,
             )

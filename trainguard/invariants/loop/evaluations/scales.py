@@ -18,7 +18,7 @@ from trainguard.invariants.loop.wording import events
 )
 def evaluation_targets_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is predicted in an evaluation is held against targets in the units of the training.
+    An evaluation compares predictions with targets in the same units.
 
     Judges: the latest predictions and targets of distances (mse_loss, l1_loss, huber_loss,
         smooth_l1_loss) in training, and in evaluations of the second half of the run; of those
@@ -38,7 +38,7 @@ def evaluation_targets_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding
     for probe in events(trace, Probe):
         if probe.probe == "target scale":
             yield Finding(
-                f"an evaluation of `{trace.subject}` has targets in other units than its training",
+                f"predictions and targets of evaluations of `{trace.subject}` differ in units",
                 "predictions that follow their targets",
                 number(probe.measured, "", ".3g") + " deviations between their means, and a"
                 f" deviation of the targets {probe.reference:.3g} times that of the predictions",
@@ -55,7 +55,7 @@ def evaluation_targets_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding
 )
 def inverses_undo_their_transforms(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is named as undoing another function does undo it.
+    A function named as the inverse of a transform inverts it.
 
     Judges: functions of one argument, and methods of one object, that the script can name where it
         computes a loss, such as `transform` and `inverse_transform`, `normalize` and
@@ -93,7 +93,7 @@ _BY = {"number": "all numbers"}  # otherwise it is each column, channel or featu
 @invariant("loop", evidence=has_probe("batch scale", "no evaluation was given rows of numbers"))
 def rows_share_one_scale(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The rows of an evaluation are scaled by one measure, and not each batch by its own.
+    Evaluation inputs are normalised by fixed statistics, not by those of each batch.
 
     Judges: the first input of evaluations of 8 rows or more, on the CPU: whether in two batches or
         more, and each one up to 8, the same columns (or channels, features, all numbers) have a
@@ -116,7 +116,7 @@ def rows_share_one_scale(trace: Trace[Event]) -> Iterator[Finding]:
             name, _, by = probe.label.partition(" ")
             filled = by.startswith("range")
             yield Finding(
-                f"each batch of an evaluation of `{trace.subject}` is scaled by its own numbers",
+                f"each evaluation batch of `{trace.subject}` is normalised by its own statistics",
                 f"input of {name}",
                 integer(probe.measured, "batches")
                 + f" of up to {probe.reference:.0f} rows, each with "

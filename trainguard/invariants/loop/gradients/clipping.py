@@ -33,7 +33,7 @@ _SCALED, _SCALED_FAR = 0.01, 0.05  # of a scaler's factor; where it takes nine t
 _FAULTS = {
     "empty": (
         "clips gradients that are not there",
-        "it may be called before backward, or after zero_grad",
+        "it may be called before backward, or after step or zero_grad",
     ),
     "no parameters": (
         "clips no parameter at all",
@@ -68,7 +68,7 @@ _BINDING = (
 @invariant("loop", evidence=CLIPPING, live=SOON)
 def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Clipping bounds the gradients that the step is made with.
+    Gradient clipping bounds the unscaled gradients that the optimizer step uses.
 
     Judges: what clipping saw, in more than half of the steps that clip: gradients at all, all of
         them, unscaled, and those that the step was then made with. And whether a line that clips
@@ -94,7 +94,7 @@ def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "idle clip" and probe.source not in told:
             yield Finding(
-                f"a line of `{trace.subject}` clips gradients that no step is made with",
+                f"gradient clipping in `{trace.subject}` never finds new gradients to clip",
                 "",
                 integer(probe.measured, "calls") + " found none since the last step",
                 "gradients of the next step",
@@ -163,7 +163,7 @@ def _clips_wrongly(
 @invariant("loop", evidence=CLIPPING)
 def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Clipping is for the exceptional step, not for every one.
+    Gradient clipping affects exceptional steps, not nearly all of them.
 
     Judges: where gradients were clipped to a finite norm in at least 10 steps, how often the norm
         was above it before.

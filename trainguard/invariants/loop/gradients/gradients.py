@@ -150,7 +150,7 @@ def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
             Measure(f"fewer than {_FOR_GOOD}", _FOR_GOOD, "steps"),
             why=f"the first value that is not finite: {ending[-1].culprit}"
             if ending[-1].culprit
-            else "no factor of a scaler is at fault after so many: the run learns nothing more",
+            else "a scaler would have found its scale by now: the run learns nothing more",
             event=ending[-1],
         )
 
@@ -158,7 +158,7 @@ def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
 @invariant("loop", evidence=steps_from(2), live=SOON)
 def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The gradients of the last step are cleared before the next backward pass.
+    The gradients of one step are cleared before the backward pass of the next.
 
     Judges: what was there when the first backward pass after a step arrived, in each step but the
         first of each optimizer.
@@ -191,7 +191,7 @@ def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=READS)
 def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Gradients are read while they are there.
+    Gradients are read before they are cleared.
 
     Judges: each line that read gradients in at least 2 steps, always after they had been cleared.
     Allows: lines that assert something, and those that clear or create gradients themselves. A
@@ -206,7 +206,7 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
             continue
         asks = re.fullmatch(r"\s*(if|elif|while)\b[^:]*\bis None\s*:\s*(continue)?\s*", read.code)
         yield Finding(
-            f"`{trace.subject}` reads gradients where they are cleared",
+            f"`{trace.subject}` reads gradients after they are cleared",
             _cut(read.code.strip().partition("\n")[0]) or read.source,
             "gradients at " + portion(0, read.empty, "reads"),
             "at least " + portion(1, read.empty),

@@ -23,7 +23,7 @@ _STEPPED = ("ceil", "floor", "round", "sgn", "sign", "trunc")  # without a slope
 @invariant("loop", evidence=both(PARAMETERS, steps_from(_LEAST_STEPS)))
 def functions_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No function stands at its limit for every sample, and none with steps cuts off what has learned.
+    No saturated, clamping or rounding function cuts parameters off from all gradients.
 
     Judges: parameters that an optimizer holds and that got 20 gradients or more, all exactly zero:
         whether they become zero in a clamp, relu, tanh, sigmoid or another function with a limit,
@@ -103,7 +103,7 @@ def _explain(function: str) -> str:
 @invariant("loop", evidence=has_probe("sample", "no loss had a sample drawn without a graph"))
 def samples_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A sample that a loss depends on leads back to the distribution that is trained.
+    A sample that a loss depends on is reparameterised, so that its distribution can learn.
 
     Judges: samples drawn by sample() of a distribution that has rsample(), and whose parameters
         the loss trains by another term: whether something that learns is multiplied by them, in all
@@ -118,13 +118,13 @@ def samples_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "sample" and _FEW <= probe.measured == probe.reference:
             yield Finding(
-                f"the loss of `{trace.subject}` depends on a sample that leads back to nothing",
+                f"the loss of `{trace.subject}` depends on a sample that passes no gradient back",
                 f"a sample of a {probe.label}",
                 "drawn without a graph, and used in "
                 + portion(probe.measured, probe.reference, "losses")
                 + " that train its distribution by another term alone",
                 "a gradient through the sample",
-                why="draw it by rsample(), which sample() is without the gradient",
+                why="draw it with rsample(), which passes gradients, unlike sample()",
                 event=probe,
             )
 
@@ -132,7 +132,7 @@ def samples_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("codes", "no loss held an encoder to codes that it chose"))
 def codes_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An encoder whose vectors choose codes learns from what the codes are used for.
+    A vector-quantised encoder gets gradients from the loss that its codes lead to.
 
     Judges: distances of torch's loss functions between vectors and codes that stay, which are the
         nearest to each of a few: whether the rest of the loss, which trains other parameters, leads
@@ -149,7 +149,7 @@ def codes_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "codes" and _FEW <= probe.measured > _MOSTLY * probe.reference:
             yield Finding(
-                f"what chooses the codes of `{trace.subject}` learns nothing but to stay with them",
+                f"the encoder of `{trace.subject}` learns from the distance to its codes alone",
                 "a distance from the codes that vectors have chosen",
                 portion(probe.measured, probe.reference, "losses")
                 + " lead to these vectors by this distance alone",

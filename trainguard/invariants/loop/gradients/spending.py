@@ -31,7 +31,7 @@ _LEAST_LOST = 8  # of a term that is always lost: models that take turns have fe
 @invariant("loop", evidence=GRADIENTS)
 def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a pass backward computes is used before it is cleared.
+    The gradients of a backward pass are used before they are cleared.
 
     Judges: passes backward whose gradients, at every optimizer that they reached, were set to None
         or zero before a step: in most of the steps, and in 3 of them or more.
@@ -111,7 +111,7 @@ def _describe_term(trace: Trace[Event], probe: Probe) -> Finding:
 @invariant("loop", evidence=several_optimizers)
 def gradients_stay_with_their_loss(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An optimizer does not step with gradients that another one's loss left, against its own loss.
+    An optimizer does not step with conflicting gradients left by another optimizer's loss.
 
     Judges: passes backward that reach two optimizers, one through the parameters of the other:
         whether what they leave at the one that does not step is still there when its own loss goes
@@ -153,7 +153,7 @@ _USUAL = 0.8  # of them: an evaluation that adapts to its tasks comes between a 
 )
 def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is computed to be learned through is part of a loss.
+    Gradients computed with `create_graph=True` contribute to a loss.
 
     Judges: lines that call torch.autograd.grad with create_graph=True in nearly all steps (limit:
         0.8) of those looked at in the first 33, 3 or more, none of whose results is in the graph of
@@ -185,7 +185,7 @@ def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
         )
         if probe.label:
             yield Finding(
-                f"the loss of `{trace.subject}` is made of the parameters before their adaptation",
+                f"the outer loss of `{trace.subject}` uses the parameters before adaptation",
                 f"`{probe.label}`",
                 "moved along gradients with a graph, and in no loss " + rows[0],
                 rows[1],
@@ -228,7 +228,7 @@ _LEAST_UNUSED = 3  # calls, and passes backward: once, somebody may look at a lo
 @invariant("loop", evidence=FUNCTIONS)
 def losses_are_learned_from(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that is computed to be learned from goes backward.
+    Every training loss that is computed is used in a backward pass.
 
     Judges: loss functions of torch that return something with a graph, 3 (limit) times or more:
         what goes into a variable where another value takes its place, in any case and before it is
@@ -258,12 +258,12 @@ def losses_are_learned_from(trace: Trace[Event]) -> Iterator[Finding]:
         often = probe.measured >= max(least, _USUAL * probe.reference)
         if probe.probe == "last loss" and often:
             yield Finding(
-                f"`{trace.subject}` learns from the last one of several losses alone",
+                f"`{trace.subject}` goes backward from only the last of several losses",
                 "",
                 integer(probe.measured, "passes backward")
                 + f" after {probe.step / probe.measured:.3g} losses each, of which one was left",
                 "losses that are learned from",
-                why="the backward pass may have slipped out of the loop over batches",
+                why="perhaps backward() stands after the loop over batches, not inside it",
                 event=probe,
             )
 
@@ -271,7 +271,7 @@ def losses_are_learned_from(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("penalty", "no gradient was asked for with its graph"))
 def penalty_norms_are_of_outputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A penalty on gradients takes one norm for each output, of that output's own gradient.
+    A gradient penalty takes one norm per output, of that output's own gradient.
 
     Judges: gradients that `torch.autograd.grad` returns with their graph, of whose norm the
         distance to a number goes into a loss: how many norms there are, against how many outputs

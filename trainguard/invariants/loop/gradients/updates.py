@@ -90,7 +90,7 @@ def _slope(step: Step) -> float:
 @invariant("loop", evidence=UPDATES)
 def update_ratio_is_healthy(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Updates are neither lost in the weights nor as large as they are.
+    The update-to-weight ratio is neither vanishingly small nor too large.
 
     Judges: the norm of the update over that of the parameters, on surveyed steps with a gradient.
         Too large: the median of the second half, with at least 5 such steps, of a single
@@ -151,7 +151,7 @@ def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, limit: f
 )
 def epsilon_is_small(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What an optimizer divides by is the size of the gradients, not its epsilon.
+    The epsilon of an adaptive optimizer is small compared with the gradients.
 
     Judges: Adam, AdamW, NAdam, RAdam and RMSprop of torch: of each group a sample of the elements
         that have a gradient, in at least 5 steps that are looked at more closely: the roots of
@@ -173,7 +173,7 @@ def epsilon_is_small(trace: Trace[Event]) -> Iterator[Finding]:
         worst = max(seen, key=lambda probe: probe.measured)
         costs = [gains for gains in find_gains(trace) if gains.of_epsilon()]
         yield Finding(
-            f"an epsilon of `{trace.subject}` is above the gradients that are divided by it",
+            f"the epsilon of an optimizer of `{trace.subject}` is larger than its gradients",
             f"{worst.label}, epsilon {worst.reference:g}",
             percent(worst.measured)
             + " of the elements are below it at least, in each look"
@@ -206,7 +206,7 @@ def _loss_without_it(gains: Gains) -> str:
 )
 def updates_outlast_rounding(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a step adds to parameters of 16 bits is still there once it is rounded.
+    Updates to 16-bit parameters are not lost to rounding.
 
     Judges: optimizers of torch that hold parameters of bfloat16 or float16: of a sample of the
         elements that have a gradient, in at least 5 steps that are looked at more closely, the
@@ -226,7 +226,7 @@ def updates_outlast_rounding(trace: Trace[Event]) -> Iterator[Finding]:
     if seen:
         worst = max(seen, key=lambda probe: probe.measured)
         yield Finding(
-            f"most of what the steps of `{trace.subject}` add to its parameters is rounded off",
+            f"most parameter updates of `{trace.subject}` are lost to rounding",
             f"{worst.label}, which tells apart what differs by {percent(worst.reference)}",
             percent(worst.measured) + " of the elements at least are what they were, after each"
             " step that was looked at",

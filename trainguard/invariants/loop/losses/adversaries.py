@@ -16,7 +16,7 @@ from trainguard.invariants.loop.wording import events
 @invariant("loop", evidence=has_probe("same pull", "no module judged what another one makes"))
 def adversaries_pull_apart(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a generator learns from pulls the scores of what it makes the other way than its judge's.
+    A generator and its discriminator push the scores of generated samples opposite ways.
 
     Judges: modules that are given what another module has made, and other data: a discriminator, a
         critic. By the gradients of its scores: its own steps pull those of the one up and those of
@@ -33,12 +33,12 @@ def adversaries_pull_apart(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "same pull":
             yield Finding(
-                f"what is made in `{trace.subject}` is trained to be told from the data",
+                f"the generator of `{trace.subject}` is trained to be recognised as fake",
                 f"the scores that {probe.label} returns for it",
                 integer(probe.measured) + " steps of what makes it pull them as its judge's own do",
                 "the other way",
-                why="perhaps the label of real data is meant, or a minus sign: the generator learns"
-                " to be taken for real",
+                why="perhaps its loss needs the label of real data, or a minus sign: samples are"
+                " to pass for real",
                 event=probe,
                 source=probe.source,
             )
@@ -47,7 +47,7 @@ def adversaries_pull_apart(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("one pull", "no module judged what another one learns from"))
 def discriminators_learn_both_answers(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A discriminator, or critic, is taught to score some samples high and others low.
+    A discriminator or critic learns to score some samples high and others low.
 
     Judges: modules whose scores of what another module has made train that module, while steps of
         their own train them: whether all gradients of their scores in all of their own steps have
@@ -66,7 +66,7 @@ def discriminators_learn_both_answers(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "one pull":
             name, way = probe.label.split("\n")
             yield Finding(
-                f"{name} in `{trace.subject}` learns one answer to all that it is given",
+                f"{name} in `{trace.subject}` is trained to score all samples alike",
                 f"the scores of {name}, from which another module learns",
                 portion(probe.measured, probe.measured, "passes")
                 + f" are pulled {way} by its own steps, {_kinds(probe)}",

@@ -55,7 +55,7 @@ _ENTROPIES = ("cross_entropy", "nll_loss", "binary_cross_entropy")
 @invariant("loop", evidence=FITS)
 def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A model ends better than a constant that knows no input.
+    A trained model beats a constant prediction that ignores the input.
 
     Judges: the loss functions of torch that compare with classes or numbers, and the same by hand
         (`((model(x) - y) ** 2).mean()`), called 48 times or more: the last quarter of the losses,
@@ -178,7 +178,7 @@ def is_conclusive(fit: BaselineFit) -> bool:
 @invariant("loop", evidence=either(FITS, has_probe("one target", "-"), has_probe("covered", "-")))
 def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A model that tells classes apart is shown more than one of them.
+    The targets of a classifier contain more than one class.
 
     Judges: losses of three classes or more that were called 48 times or more, where a parameter of
         the model has a row for each class: whether all targets that count, at all places with as
@@ -226,8 +226,8 @@ def _describe_one_target(trace: Trace[Event], probe: Probe) -> Finding:
         f"{probe.reference:g} losses, of which this is the last",
         number(float(probe.label)) + f" in all of {probe.measured:g} steps that were looked at",
         "another one for some samples",
-        why="the output learns to say that of everything: what was made, or drawn, may"
-        " be meant to have another target, such as zeros_like",
+        why="the output learns a constant: generated or sampled inputs may"
+        " need another target, such as zeros_like",
         rank=Rank.BROKEN if several else Rank.NOTE,
         event=probe,
     )
@@ -236,7 +236,7 @@ def _describe_one_target(trace: Trace[Event], probe: Probe) -> Finding:
 def _describe_covered(trace: Trace[Event], probe: Probe) -> Finding:
     """Return the finding about targets that are what hides them."""
     return Finding(
-        f"targets of `{trace.subject}` are the token that hides what they should be",
+        f"targets of `{trace.subject}` are the mask token, not the tokens that it hides",
         f"{probe.label}, which is in no place that does not count",
         portion(probe.measured, probe.reference, "targets")
         + " are that token, and all stand in their own places of the input",
@@ -286,7 +286,7 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=SKILLS)
 def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a model has learned about classes holds in evaluation.
+    A classifier that has learned its training data beats chance in evaluation.
 
     Judges: the accuracy of the last evaluations, in the second half of a run whose training loss
         ended below 0.7 of that of a constant, where a small regression on training inputs explains

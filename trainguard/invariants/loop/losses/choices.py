@@ -20,7 +20,7 @@ _OTHERS = 0.15  # of the samples, in each look: they were 0.27 to 0.75 of batche
 )
 def samples_choose_for_themselves(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that takes the best of several alternatives takes it for each sample, before the mean.
+    A loss that takes the best of several alternatives chooses per sample, before the mean.
 
     Judges: min, amin and minimum (max, of what a loss takes off) of numbers that are each a mean or
         sum over a batch, of one output of a module held against the same targets in several orders,
@@ -47,7 +47,7 @@ def samples_choose_for_themselves(trace: Trace[Event]) -> Iterator[Finding]:
         if not (split and (drawn or ordered)) and not (drawn and not ordered):
             continue
         yield Finding(
-            f"a loss of `{trace.subject}` chooses once for all samples of a batch",
+            f"a loss of `{trace.subject}` picks one alternative for the whole batch",
             "the best of several "
             + ("orders of the targets" if ordered else "parts of an output")
             + ", each a mean over the batch",

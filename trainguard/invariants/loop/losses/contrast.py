@@ -41,7 +41,7 @@ _ALONE = 0.9  # of the backward passes: their loss is one that torch's functions
 )
 def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A contrastive loss leaves out the comparison of each sample with itself.
+    A contrastive loss excludes the comparison of each sample with itself.
 
     Judges: cross_entropy of a table with a row and a column for each sample: whether its diagonal
         is the same number in all rows, the highest of each, and never the target, in all of the
@@ -70,7 +70,7 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
             )
         if probe.probe == "own choice" and _LOOKS <= probe.measured == probe.reference:
             yield Finding(
-                f"each sample of `{trace.subject}` chooses itself of all that it is compared with",
+                f"each sample of `{trace.subject}` is picked as its own best match",
                 f"the {probe.label} of each row of a table of samples with themselves",
                 "its own, in " + portion(probe.measured, probe.reference, "tables"),
                 "that of another sample",
@@ -84,7 +84,7 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
 @invariant("loop", evidence=has_probe("choice", "nothing was chosen of a masked table"))
 def chosen_entries_are_not_masked(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a loss chooses of a masked table is an entry that the mask leaves.
+    A loss that takes the min or max of a masked matrix selects unmasked entries.
 
     Judges: `min` and `max` along an axis of a table that was multiplied with zeros and ones, in the
         graph of a loss: whether the chosen entry of each row is one that is times zero, in all
@@ -99,7 +99,7 @@ def chosen_entries_are_not_masked(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for probe in [p for p in events(trace, Probe) if p.probe == "choice"]:
         yield Finding(
-            f"a loss of `{trace.subject}` chooses masked entries alone",
+            f"a loss of `{trace.subject}` takes its min or max from masked entries only",
             probe.label,
             "masked in every row, " + portion(probe.measured, probe.reference, "looks"),
             "masked in no row that has another",
@@ -111,7 +111,7 @@ def chosen_entries_are_not_masked(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("view", "no loss was over a table of pairs of samples"))
 def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a contrastive loss is to bring together is not the same thing.
+    The two views of a positive pair in a contrastive loss are not identical.
 
     Judges: cross_entropy of a table with a row for each sample and as many columns, or more:
         whether the scores at the targets are the same number in all rows, the highest of each, in
@@ -128,7 +128,7 @@ def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "view" and probe.measured == probe.reference:
             yield Finding(
-                f"a contrastive loss of `{trace.subject}` compares samples with themselves",
+                f"the positive pairs of a contrastive loss of `{trace.subject}` are identical",
                 "its scores at the targets",
                 "the same, and the highest, " + portion(probe.measured, probe.reference, "times"),
                 "different ones, as of two views of each sample",
@@ -140,7 +140,7 @@ def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("agreement", "no loss was nothing but agreement of pairs"))
 def agreement_keeps_samples_apart(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that only brings views together does not make all samples one.
+    A similarity loss without negatives does not collapse all samples to one embedding.
 
     Judges: losses that are sums of cosines, or of squared distances between rows of length one, and
         of nothing else, with a gradient on both sides of each: the mean cosine between different
@@ -157,7 +157,7 @@ def agreement_keeps_samples_apart(trace: Trace[Event]) -> Iterator[Finding]:
         near = probe.measured > min(limit, _NEAR) and probe.step >= _LOOKS
         if probe.probe == "agreement" and near:
             yield Finding(
-                f"the samples of `{trace.subject}` become one, as its loss asks for",
+                f"the embeddings of `{trace.subject}` collapse towards one vector",
                 "both sides of its agreement",
                 "cosine between samples " + number(probe.measured),
                 "at most " + number(limit) + f"; it was {probe.reference:.3g} at first",
@@ -171,7 +171,7 @@ def agreement_keeps_samples_apart(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("pairs", "no loss was a softmax over pairs of samples alone"))
 def partners_are_found(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A contrastive loss ends below that of a model that knows nothing.
+    A contrastive loss ends below chance level, the log of the number of candidates.
 
     Judges: losses, of torch or by hand, that are made of a softmax over products of what was made
         in the step, and of nothing else with more than one parameter: in each quarter of the run

@@ -54,7 +54,7 @@ _CAUSES = {"policy": "a minus may be missing, or the ratio is the old one over t
 )
 def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is to become larger is taken off a loss: what has paid, an entropy; divergences are added.
+    A loss adds divergence terms, and subtracts reward and entropy terms.
 
     Judges: what a loss is a weighed sum of, in all of the steps looked at in which it has such a
         term, 3 or more. Entropies: those of torch.distributions and p log p by hand, beside
@@ -92,7 +92,7 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("live target", "no loss compared outputs of a module"))
 def bootstrapped_targets_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a model is to come closer to, made of its own later output, does not learn meanwhile.
+    Bootstrapped targets are detached: no gradient flows through the value of the next state.
 
     Judges: squared, absolute and Huber distances between an output of a module and a target that is
         something known plus a share, 0.5 to 0.9999, of what the same module returns in another
@@ -109,7 +109,7 @@ def bootstrapped_targets_are_constants(trace: Trace[Event]) -> Iterator[Finding]
     for probe in events(trace, Probe):
         if probe.probe == "live target" and _LEAST <= probe.measured == probe.reference:
             yield Finding(
-                f"the targets of `{trace.subject}` learn as well",
+                f"the bootstrapped targets of `{trace.subject}` get a gradient",
                 f"the target made of what `{probe.label}` returns for later inputs",
                 "gets a gradient in " + portion(probe.measured, probe.reference, "losses"),
                 "a constant",
@@ -121,7 +121,7 @@ def bootstrapped_targets_are_constants(trace: Trace[Event]) -> Iterator[Finding]
 @invariant("loop", evidence=has_probe("ratio", "no ratio of probabilities was learned from twice"))
 def old_probabilities_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A ratio of probabilities is against those of the policy that acted.
+    A policy ratio uses the old log-probabilities of the policy that chose the actions.
 
     Judges: exp(new - old) with the log-probability of a choice and a constant, in steps that follow
         another one with such a ratio while nothing was drawn from a distribution between: 4 of them
@@ -137,7 +137,7 @@ def old_probabilities_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "ratio" and _LEAST_RATIOS <= probe.measured == probe.reference:
             yield Finding(
-                f"the ratios of probabilities of `{trace.subject}` are 1 after steps were made",
+                f"the policy ratios of `{trace.subject}` are still 1 after optimizer steps",
                 "exp(new - old), in steps with no new actions between",
                 integer(1)
                 + " for all samples in "
@@ -152,7 +152,7 @@ def old_probabilities_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("overlap loss", "no loss divided an overlap with a mask"))
 def overlaps_are_of_probabilities(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What overlaps a mask in a loss, as Dice's and Jaccard's do, lies between zero and one.
+    Overlap losses such as Dice and Jaccard are computed from probabilities, not raw scores.
 
     Judges: quotients that learn above and below the line: sums of an output of a module times a
         mask of zeros and ones, over what has sums of that output. Whether it lies below 0 or above
@@ -181,7 +181,7 @@ def overlaps_are_of_probabilities(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("divergence weight", "no divergence beside a distance"))
 def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A divergence that is summed over codes stands beside a distance summed over features.
+    The KL and reconstruction terms of a VAE are both summed over a sample's dimensions.
 
     Judges: losses of one distance of torch over 16 features or more and a divergence of normal
         distributions from the standard one: what each element of both is multiplied by. In all
@@ -200,7 +200,7 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "divergence weight" and probe.step >= _LEAST:
             collapsed = probe.label == "collapsed"
             yield Finding(
-                f"the loss of `{trace.subject}` sums over codes, and takes a mean over features",
+                f"the loss of `{trace.subject}` sums its KL term, but averages its distance",
                 "the divergence" + (", whose codes tell nothing any more" if collapsed else ""),
                 "weighs " + integer(probe.measured, "times") + " as much as the distance",
                 integer(1, "time") + ", or what is chosen for it",
@@ -214,7 +214,7 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("clipped ratio", "no loss clipped a ratio of probabilities"))
 def clipping_bounds_the_gain(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A ratio of probabilities that is clipped bounds what a policy gains by moving away.
+    A PPO objective clips the ratio, and takes the smaller of the clipped and unclipped gains.
 
     Judges: losses that take the smaller or the larger one of a ratio times its advantage and the
         same one clipped, 2 or more that were looked at: whether that is the smaller gain, which is
@@ -245,7 +245,7 @@ def clipping_bounds_the_gain(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("bounded scores", "no scores were cosines of classes"))
 def scores_can_reach_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Scores of classes can lie as far apart as their loss asks for.
+    Cosine logits are scaled enough for their cross-entropy to become small.
 
     Judges: cross-entropies of cosines, of samples and of a parameter for each class, times a
         constant: the least that such a loss can be, which must be below a third (limit) of what a
@@ -279,7 +279,7 @@ def scores_can_reach_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("free weight", "no loss learned the weight of a term"))
 def loss_weights_are_held(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a loss learns to multiply its terms by has something that keeps it from going to zero.
+    Learned loss weights are regularised, so that they cannot shrink to zero.
 
     Judges: weights of terms that are made of one parameter, on which nothing else in the loss
         depends, in 5 looks or more: whether they are smaller at each look than at the one before,
@@ -298,7 +298,7 @@ def loss_weights_are_held(trace: Trace[Event]) -> Iterator[Finding]:
         fallen = probe.measured < most * probe.reference
         if probe.probe == "free weight" and fallen and probe.step >= _LEAST_LOOKS:
             yield Finding(
-                f"a loss of `{trace.subject}` learns to multiply a term by nothing",
+                f"a loss of `{trace.subject}` learns to shrink the weight of a term to zero",
                 f"a weight made of a parameter of shape {probe.label or '()'}",
                 number(probe.measured) + f" at the last of {probe.step} looks, and falling in all",
                 number(most * probe.reference) + " or more, or something that holds it",
@@ -316,7 +316,7 @@ def loss_weights_are_held(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss with a running sum over the samples of a batch is given them in an order.
+    A loss with running sums over the batch, as in Cox regression, gets sorted samples.
 
     Judges: losses that compare the scores of a batch, as a module returned them, with the logarithm
         of running sums of their exponentials, as Cox's partial likelihood does: whether any
@@ -334,7 +334,7 @@ def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "running sum" and _LEAST <= probe.measured == probe.reference:
             yield Finding(
-                f"a loss of `{trace.subject}` sums over samples that are in no order",
+                f"a loss of `{trace.subject}` takes running sums over unsorted samples",
                 "the logarithm of a running sum of the scores of a batch",
                 portion(probe.measured, probe.reference, "losses")
                 + " with no number of the samples that rises or falls",
@@ -345,7 +345,7 @@ def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
             )
         elif probe.probe == "early risk" and _LEAST <= probe.measured == probe.reference:
             yield Finding(
-                f"a loss of `{trace.subject}` sums up those whose time is over",
+                f"a loss of `{trace.subject}` sums over shorter times, not over those at risk",
                 f"the logarithm of a running sum of scores, in the order of `{probe.label}`",
                 portion(probe.measured, probe.reference, "losses") + " sum from the shortest time",
                 integer(0, "losses") + ": who has a longer time is still at risk",

@@ -17,7 +17,7 @@ _LEAST = 4  # looks: a copy is what it is of for a step
 @invariant("loop", evidence=has_probe("self distance", "no loss had a distance that can be read"))
 def distances_are_of_two(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a loss holds something against is not that same thing.
+    A distance in a loss compares two different tensors, not one with itself.
 
     Judges: squares and sizes of differences, and what mse_loss, huber_loss and smooth_l1_loss are
         given, in the losses of 4 looks or more, at steps 1, 2, 4, 8, 16 and 32: whether all

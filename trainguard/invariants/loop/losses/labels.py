@@ -32,7 +32,7 @@ def _lacks_pairs(trace: Trace[Event]) -> str:
 @invariant("loop", evidence=_lacks_pairs)
 def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The pairs of a training teach what those of its evaluation do.
+    Training labels belong to their inputs, as evaluation labels do.
 
     Judges: losses of classes that were called 48 times or more, and evaluations by the same kind of
         targets: whether a small regression explains half of the targets of an evaluation that it
@@ -56,11 +56,11 @@ def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         right = list(_shares_right(trace, fit))
         if teaches and falls and fit.farther <= _AS_FAR and not any(right):
             yield Finding(
-                f"the labels that `{trace.subject}` learns say nothing of their inputs",
+                f"the training labels of `{trace.subject}` are unrelated to their inputs",
                 f"{fit.function}, {fit.inputs} of its pairs, and those of an evaluation",
                 percent(max(fit.learnable, 0.0)) + " of targets that a small regression explains",
                 percent(fit.evaluated) + ", or about that, as of those of the evaluation",
-                why="inputs and labels may be put in other orders, or selected apart"
+                why="inputs and labels may be ordered or filtered differently"
                 + in_line(*lines_of_origin(trace, "order of rows")),
                 rank=Rank.BROKEN if right else Rank.NOTE,
                 event=fit,

@@ -87,7 +87,7 @@ def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:
                 course.at(ending[-1]) + " and all after it",
                 integer(count(ending), "steps") + " skipped in a row",
                 Measure(f"fewer than {FOR_GOOD}", FOR_GOOD, "steps"),
-                why="a scaler hides a loss that is lost: the run goes on and learns nothing",
+                why="a gradient scaler skips each of them: the run goes on and learns nothing",
                 event=ending[-1],
             )
             return
@@ -154,7 +154,7 @@ def _reaches_nothing(step: Step) -> bool:
 @invariant("loop", evidence=LOSSES, logs=True)
 def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The loss falls.
+    The training loss falls over the run.
 
     Judges: with promise falls, the median of the last tenth of the steps against that of the
         first tenth, for the optimizer that made the most steps. Without it, only what is

@@ -47,7 +47,7 @@ def _has_reading(term: Term) -> bool:
 @invariant("loop", evidence=either(FUNCTIONS, has_probe("target sum", "-")))
 def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss function is given targets that it is defined for.
+    Targets lie in the domain of their loss function and the range of the model's output.
 
     Judges: the smallest and the largest target of the calls looked at: 0 to 1 for binary
         cross-entropy and soft margins of several labels, above 0 for kl_div, and -1 or 1 for losses
@@ -83,14 +83,14 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
                 f"target of shape {term.target}",
                 integer(term.blanks, "calls") + " with the blank among their targets",
                 integer(0, "calls"),
-                why="what has the number of the blank, 0 unless blank= says otherwise, can never be"
-                " told: count the labels from 1, with one output more, or give blank= a number of"
+                why="the class with the blank's number, 0 unless blank= says otherwise, is never"
+                " predicted: count labels from 1, with one more output, or give blank= a number of"
                 " its own",
                 event=term,
             )
         if term.several:
             yield Finding(
-                f"{term.function} of `{trace.subject}` is given several classes at once",
+                f"{term.function} of `{trace.subject}` is given multi-label targets",
                 f"target of shape {term.target}",
                 integer(term.several, "calls") + " with several ones in most rows of their targets",
                 "rows of probabilities, which add up to one",
@@ -105,7 +105,7 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
                 f"input of shape {term.input}",
                 percent(term.short) + " of the samples are shorter than their labels",
                 "at most " + percent(_SHORT) + " of them",
-                why="no path leads through them: their loss is infinite, or zero with"
+                why="no alignment exists: their loss is infinite, or zero with"
                 " zero_infinity=True, and nothing is learned from them; stride less over time",
                 event=term,
             )
@@ -166,7 +166,7 @@ def _describe_range(term: Term, slack: float) -> str:
 @invariant("loop", evidence=FUNCTIONS)
 def losses_are_possible(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss function returns what it can return: no distance below zero, and a number.
+    Loss functions return finite values, never below the minimum that they can have.
 
     Judges: what torch's loss functions return while the model learns. Broken where one that cannot
         fall below zero does, kl_div in most calls; and where a tenth of the values (limit) is not
@@ -217,7 +217,7 @@ _WHY = {
 @invariant("loop", evidence=some(Term, "no loss of rates or of lengths was called", _has_reading))
 def losses_read_what_they_are_given(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss function reads its input as what it is, and to its end.
+    A Poisson loss is told whether it gets rates or logs, and CTC lengths cover the input.
 
     Judges: the input of poisson_nll_loss with log_input=True, as it is by default: whether it comes
         from a softplus or an exponential (broken), or from a ReLU, square, absolute value or
@@ -249,12 +249,12 @@ def losses_read_what_they_are_given(trace: Trace[Event]) -> Iterator[Finding]:
             )
         if _is_padded_alike(term) and term.reach < least:
             yield Finding(
-                f"{term.function} of `{trace.subject}` reads its inputs in part",
+                f"{term.function} of `{trace.subject}` ignores the end of its inputs",
                 f"input of shape {term.input}",
                 "at most " + percent(term.reach) + " of the steps in time of any batch",
                 "at least " + percent(least) + " in one batch of those padded to their longest",
-                why="count again what the model leaves of the length: a convolution of stride 2"
-                " halves it once; input_lengths are those of its output",
+                why="compute input_lengths from the model's output: a convolution of stride 2"
+                " halves the length once",
                 event=term,
             )
 

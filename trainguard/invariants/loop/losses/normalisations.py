@@ -18,7 +18,7 @@ _FEW = 3  # calls: once or twice may be an accident of a first batch
 @invariant("loop", evidence=either(FUNCTIONS, has_probe("picked", "-")))
 def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that normalises its input is given logits, and one that does not is given logarithms.
+    Cross-entropy losses get logits, and `nll_loss` and `kl_div` get log-probabilities.
 
     Judges: cross_entropy and binary_cross_entropy_with_logits whose input comes out of a softmax, a
         sigmoid, a ReLU or a tanh, or is made of distributions in every one of 3 calls or more;

@@ -21,7 +21,7 @@ _FAR = 0.1  # from one: a small weight of an entropy moves it by less
 @invariant("loop", evidence=has_probe("likelihood", "no error was divided by a learned variance"))
 def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A likelihood that is written by hand is largest where its variance is that of the errors.
+    A likelihood written by hand is maximal where its variance equals that of the errors.
 
     Judges: losses with squares (or sizes) of errors over something that is learned, as it is or as
         an exponential, beside its logarithm: the variance, in squares of the error, for which such
@@ -50,7 +50,7 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
                 if none
                 else number(probe.measured) + " times the square of the errors",
                 integer(1, "time") + ", as 0.5 * s + 0.5 * error**2 * exp(-s)",
-                why="look at the signs and the halves of both parts: of a normal distribution they"
+                why="check the signs and the factors of both terms: for a normal distribution they"
                 " are 0.5 * log_var + 0.5 * error**2 / var",
                 rank=Rank.BROKEN if mistaken or none else Rank.NOTE,
                 event=probe,
@@ -60,7 +60,7 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("quantile side", "no list of quantiles was learned"))
 def quantiles_are_on_their_side(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A column that is to predict a quantile learns that one, and not its opposite.
+    Each output of a quantile regression learns its own quantile q, not 1 - q.
 
     Judges: outputs of modules, on the CPU, whose gradient has two values in each column, as that of
         a pinball loss: where one pulls up with q and the other down with 1 - q, it learns the
@@ -93,7 +93,7 @@ def quantiles_are_on_their_side(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("log determinant", "no module returned a log-determinant"))
 def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A flow returns the logarithm of its determinant, and a loss falls as that rises.
+    A normalising flow returns its true log-determinant, and the loss falls as it rises.
 
     Judges: the first 4 modules that map rows (N, K), K of 64 or less, to as many numbers, and
         return a number for each row beside them, or one for all: whether it differs from row to
@@ -116,7 +116,7 @@ def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"the loss of `{trace.subject}` rises with the log-determinant of its flow"
             if turned
-            else f"what a flow of `{trace.subject}` calls a log-determinant is another number",
+            else f"the log-determinant that a flow of `{trace.subject}` returns is wrong",
             "log |det J| by the derivatives of 8 rows",
             integer(probe.measured, "looks")
             + (
@@ -140,7 +140,7 @@ def log_determinants_count(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The weights of a mixture sum to one along the axis along which its parts are summed.
+    Mixture weights sum to one along the axis of the mixture components.
 
     Judges: `logsumexp(log_softmax(w) + log_prob)` in the graph of a loss, at steps 0, 1, 2, 4 and
         8: whether the two run along one axis, and it is not the softmax itself that is added, in 3
@@ -158,7 +158,7 @@ def mixture_weights_sum_to_one(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "mixture axis" and _LEAST <= probe.measured == probe.reference:
             own, _, used = probe.label.partition(" and ")
             yield Finding(
-                f"weights of a mixture of `{trace.subject}` sum to one along another axis",
+                f"mixture weights of `{trace.subject}` are normalised along the wrong axis",
                 "log_softmax of weights below logsumexp",
                 integer(int(own or 0)) + " is the axis of the weights",
                 integer(int(used or 0)) + ", the axis that logsumexp sums over",

@@ -29,7 +29,7 @@ _CLAIMS = (
 @invariant("loop", evidence=FUNCTIONS)
 def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No term of the loss is drowned by another one.
+    The gradient of no loss term is dwarfed by that of another term.
 
     Judges: the gradient of each term against that of the largest, in at least 2 probed steps, in
         runs with several terms. What is found is a note.
@@ -71,7 +71,7 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A term of a loss that depends on what is learned has a graph.
+    Loss terms that depend on trained parameters pass gradients to them.
 
     Judges: steps that a forked child made again up to the backward pass, as they are and with other
         parameters: numbers without a graph, or one for each sample, that are added to what is
@@ -110,11 +110,11 @@ def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
 def _describe_itself(trace: Trace[Event], probe: Probe) -> Finding:
     """Return the finding about a term that compares something with itself."""
     return Finding(
-        f"a loss of `{trace.subject}` compares what does not learn with itself",
+        f"both sides of a loss of `{trace.subject}` are the same, and without a graph",
         "both sides of one call",
         "the same, and without a graph, " + portion(probe.measured, probe.measured, "times"),
         "one side of what learns",
-        why="perhaps both are of a teacher, and one was to be of its student",
+        why="perhaps both come from a teacher, and one should come from the student",
         rank=Rank.BROKEN if probe.reference else Rank.NOTE,
         event=probe,
     )
@@ -126,7 +126,7 @@ def _describe_itself(trace: Trace[Event], probe: Probe) -> Finding:
 )
 def noise_has_the_scale_of_its_divergence(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What noise is multiplied by is the deviation that a divergence takes it for.
+    Reparameterised noise is scaled by the same standard deviation that the KL term uses.
 
     Judges: steps that a forked child made again up to the backward pass: sums of a mean and of
         normal noise times a scale, both learned, of 16 numbers or more, and what pulls at them
@@ -166,7 +166,7 @@ def noise_has_the_scale_of_its_divergence(trace: Trace[Event]) -> Iterator[Findi
 )
 def terms_are_reduced_alike(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The terms of a loss are all sums over the samples of a batch, or all means over them.
+    All terms of a loss are reduced over the batch alike, by sum or by mean.
 
     Judges: a batch that a forked child learned from whole, in halves and in quarters, without
         moving anything: what of its loss grows with the number of samples, and what does not,
@@ -200,7 +200,7 @@ def terms_are_reduced_alike(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=FUNCTIONS)
 def classes_keep_their_axis(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The scores that a loss compares with each other are those of one prediction.
+    A reshape before a loss keeps the class scores of each prediction together.
 
     Judges: inputs of cross_entropy and nll_loss that were viewed in another shape: whether the
         scores that stand in the dimension of the classes stood in one dimension before, or in
@@ -241,7 +241,7 @@ def _keeps_classes(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
 @invariant("loop", evidence=either(FUNCTIONS, has_probe("broadcast", "-")))
 def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss compares each output with its own target, not with all of them.
+    A loss compares each output with its own target, without broadcasting to all pairs.
 
     Judges: loss functions whose input and target have as many elements and different dimensions, in
         every call; losses by hand that reduce more pairs than there are outputs or chosen values,
@@ -275,7 +275,7 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
             )
         elif probe.probe == "weighed crosswise":
             yield Finding(
-                f"the loss of `{trace.subject}` weighs the term of each sample by those of all",
+                f"the loss of `{trace.subject}` multiplies each sample by the weights of all",
                 probe.label,
                 integer(probe.measured, "elements") + " in the mean",
                 integer(probe.reference, "elements") + ", as many as samples",
@@ -287,7 +287,7 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("ignored", "no loss was told of a class to ignore"))
 def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a loss ignores is no class of its own.
+    The `ignore_index` of a loss is not the index of a real class.
 
     Judges: cross_entropy and nll_loss with an ignore_index that is the number of a class, where
         targets are that number: whether a list of the names of classes, or of their numbers, calls

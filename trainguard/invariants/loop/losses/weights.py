@@ -28,7 +28,7 @@ WEIGHTS = some(BaselineFit, "no loss was given weights of classes", lambda fit: 
 @invariant("loop", evidence=WEIGHTS)
 def class_weights_fit_the_classes(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The weights that a loss gives to classes are those of the classes that they stand for.
+    Class weights are in the order of the classes, and do not favour the frequent ones.
 
     Judges: weights of cross_entropy and nll_loss, and a pos_weight, that are one over how often the
         classes came, or over its root, but in another order: as one would get by sorting the
@@ -85,7 +85,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
     return Finding(
         f"the weights of classes of `{trace.subject}` are {order}"
         if order == "in another order"
-        else f"the weights of classes of `{trace.subject}` are largest for those that come most",
+        else f"the class weights of `{trace.subject}` are largest for the most frequent classes",
         f"{fit.function}, whose rarest class is {rarest}",
         "weight "
         + number(fit.weights[largest])
@@ -97,7 +97,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
         "the largest weight for the rarest class",
         why="pos_weight is the number of negatives over that of positives"
         if single
-        else "counts sorted by their size have lost their classes; count with"
+        else "counts sorted by size are not in the order of the classes; count with"
         " torch.bincount(labels, minlength=classes), and weigh by one over that",
         rank=Rank.NOTE if is_round else Rank.BROKEN,
         event=fit,
@@ -111,7 +111,7 @@ _STEPS = 2  # in which weights, or a focal factor, met one number
 @invariant("loop", evidence=has_probe("averaged", "no loss was handed to backward"))
 def sample_weights_weigh_samples(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Weights of samples multiply the loss of each sample, not the mean over all of them.
+    Sample weights multiply the loss of each sample, not the mean of the batch.
 
     Judges: losses that are made of one number for the batch (a loss function of torch, a mean of
         errors or of log-probabilities by hand) times constants, as many as there are samples or
@@ -154,7 +154,7 @@ def sample_weights_weigh_samples(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("weight", "no log-probability of a choice was in a loss"))
 def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The weight of a log-probability does not learn from being its weight.
+    Advantages are detached, so that the policy loss does not train the critic.
 
     Judges: losses in which the log-probability of a given choice is multiplied by something that
         gets a gradient, and that a squared or absolute error in the same loss fits to its targets:
@@ -183,7 +183,7 @@ def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("returns reversed", "no episode was weighed by its returns"))
 def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The step of an episode is weighed by its own return.
+    The log-probability of each step is weighted by the return of that same step.
 
     Judges: constants that log-probabilities are multiplied by, one for each of 8 steps or more, as
         they are made of what the script calls rewards: whether in half of the episodes each is a
@@ -230,7 +230,7 @@ def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What an action is credited with ends where its episode ends.
+    Returns, advantages and value targets do not reach past the end of an episode.
 
     Judges: returns and advantages over several episodes in a row, as they are made of what the
         script calls rewards and, for advantages, values: whether the one of an episode's last step
@@ -299,7 +299,7 @@ def _find_bootstraps(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What the terms of a loss are multiplied by is not always zero.
+    The weights of a loss term, such as advantages, are not zero throughout training.
 
     Judges: constants of 8 elements or more that a term of the loss is multiplied by, before it is
         summed up: whether all of them are zero in each of 4 looks or more, at steps 1, 8, 16, 32,

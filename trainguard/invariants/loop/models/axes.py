@@ -26,7 +26,7 @@ _MADE = {"-": "what a layer has made", "input": "the input of a layer"}
 )
 def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A reshape is not taken for an exchange of axes.
+    Axes are swapped with `permute` or `transpose`, not with `view` or `reshape`.
 
     Judges: views and reshapes in the graph of a loss. Of what a convolution made, (N, C, ...),
         those with channels, or equal parts of them, in the last axis. Of other layers, those that
@@ -52,8 +52,8 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe in ranks and probe.measured >= _LEAST:
             name, before, after = probe.label.split(" ")
             yield Finding(
-                f"a reshape in `{trace.subject}` has the shape of exchanged axes, and exchanges"
-                " none",
+                f"a reshape in `{trace.subject}` is used to swap axes, and mixes up the"
+                " values instead",
                 _MADE.get(name) or f"what {name} has made",
                 f"{before} reshaped to {after} in "
                 + portion(probe.measured, probe.reference, "steps"),
@@ -65,7 +65,7 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
             )
         elif probe.probe == "interleaved" and probe.measured == probe.reference > _LEAST:
             yield Finding(
-                f"the pictures of `{trace.subject}` have the shape of channels first, and are not",
+                f"images of `{trace.subject}` are channels last, and have a channels-first shape",
                 f"inputs of {probe.label}",
                 "neighbours are alike as (N,H,W,C), and not as given, in "
                 + integer(probe.measured, "passes"),
@@ -79,7 +79,7 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("read", "no state at the last place of padded rows was seen"))
 def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is read of a padded sequence stands at one of its tokens.
+    The last state of a padded sequence is read at its last real token, not at padding.
 
     Judges: states of (N, T, D) or (T, N, D) of which a loss reads the last place alone, and of rows
         of tokens that an embedding reads, on the CPU, with padding at their ends: how many of them
@@ -110,7 +110,7 @@ def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("cosines", "no loss was over products of two tables"))
 def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Embeddings that are compared are normalised each by itself, not over the batch or the views.
+    Embeddings that are compared are normalised one by one, not over the batch or the views.
 
     Judges: products of two tables that were both made in the step, (N, K) and (K, M), on the CPU,
         in the graph of a loss: those whose columns have one norm over the samples, on both sides,
@@ -150,7 +150,7 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("attention axis", "no attention by hand was seen"))
 def attention_weights_are_used_along_their_axis(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The weights of attention sum to one along the axis along which they weigh.
+    Attention weights are normalised along the axis that the weighted sum runs over.
 
     Judges: products of matrices, in the graph of a loss, one of which is a softmax of products of
         queries and keys that learn: whether the sum of the product runs along the axis of the
@@ -168,7 +168,7 @@ def attention_weights_are_used_along_their_axis(trace: Trace[Event]) -> Iterator
     for probe in events(trace, Probe):
         if probe.probe in ranks and probe.measured >= _LEAST:
             yield Finding(
-                f"attention of `{trace.subject}` is normalised along another axis than it is used",
+                f"attention weights of `{trace.subject}` are normalised along the wrong axis",
                 probe.label,
                 portion(probe.measured, probe.reference, "steps")
                 + " sum the weights of another axis",
@@ -184,7 +184,7 @@ def attention_weights_are_used_along_their_axis(trace: Trace[Event]) -> Iterator
 @invariant("loop", evidence=has_probe("attention scale", "no scores of attention were seen"))
 def attention_scores_are_divided(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Scores of attention are divided by the root of the width of a head, not multiplied by it.
+    Attention scores are divided, not multiplied, by the square root of the head dimension.
 
     Judges: scaled_dot_product_attention, and softmaxes of products, in the graph of a loss, of
         queries and keys as a linear layer, a convolution or an embedding has made them, 8 wide or
@@ -212,7 +212,7 @@ def attention_scores_are_divided(trace: Trace[Event]) -> Iterator[Finding]:
                 number(width**0.5, "times the product of queries and keys"),
                 number(width**-0.5, "times it") + f", which is 1 / sqrt({width})",
                 why="divide by sqrt(width), or multiply by width ** -0.5: perhaps a scale that is"
-                " the one of them is used as the other",
+                " meant for the one is used for the other",
                 rank=ranks[probe.probe],
                 event=probe,
                 source=probe.source,
@@ -222,7 +222,7 @@ def attention_scores_are_divided(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("crossed", "no loss was a distance of a few columns"))
 def columns_go_with_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A column of what is predicted is compared with the target that it goes with.
+    Each output column is compared with its own target column.
 
     Judges: mse_loss, l1_loss, smooth_l1_loss and huber_loss of two to eight columns and 24 rows or
         more, at steps 1, 2, 4, 8, ...: whether two columns are each correlated with the target of
@@ -254,7 +254,7 @@ def columns_go_with_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("one place", "no module with a table of positions was seen"))
 def places_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A table of positions gives different places different numbers.
+    A positional embedding differs from position to position.
 
     Judges: parts of a learning module that hold a table of positions of their own, by its name, and
         that return a sequence of zeros, of 3 samples and 5 places, in its shape: whether all places

@@ -17,7 +17,7 @@ _LEAST = 2  # looks
 @invariant("loop", evidence=has_probe("separated copies", "no copies of samples were seen"))
 def copies_come_together(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is made of several copies of a sample is reduced over these.
+    A reduction over repeated copies combines the copies of one sample, not other samples.
 
     Judges: layers that are given rows of an input several times each, all in turn or one after the
         other, and tables of as many samples by as many copies that what is made of them is viewed
@@ -39,7 +39,7 @@ def copies_come_together(trace: Trace[Event]) -> Iterator[Finding]:
         order = f"({copies}, {samples})" if made == "repeat" else f"({samples}, {copies})"
         other = "repeat_interleave" if made == "repeat" else "repeat"
         yield Finding(
-            f"`{trace.subject}` takes other samples for copies of one",
+            f"`{trace.subject}` groups different samples as copies of one sample",
             f"{copies} copies of each of {samples} samples, as `{made}` makes them",
             portion(probe.measured, probe.reference, "steps")
             + " reduce groups of different samples",

@@ -42,7 +42,7 @@ def with_entry(answer: WhatIf, shown: str = "") -> str:
 )
 def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A step depends on what its model is shown.
+    The loss and the gradients of a step depend on the model's inputs.
 
     Judges: steps that a forked child made again, with the elements of every input of the model in
         the opposite order, where the loss is one of torch and the model has a matrix that gets no
@@ -58,7 +58,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
     if len(dead) >= _LEAST_INPUTS and len(dead) == len(answers):
         first = dead[0]
         yield Finding(
-            f"nothing that a model of `{trace.subject}` is shown changes its loss",
+            f"the inputs of a model of `{trace.subject}` do not affect its loss",
             f"steps {', '.join(str(answer.step) for answer in dead)}",
             Measure(f"the same loss, output and gradients with {first.label}", len(dead), "steps"),
             "another loss, output or gradient",
@@ -79,7 +79,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a model says of a sample, and the loss, do not depend on padding.
+    The outputs for a sample, and the loss, do not depend on padding.
 
     Judges: a step that a forked child made again with other tokens there, where a mask of the
         model's inputs marks one constant token at one end of rows of different lengths. As a note,
@@ -131,7 +131,7 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_answer("a document edited", "no row held several documents"))
 def documents_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a model says of a document does not depend on others that are packed into the same row.
+    The outputs for a document do not depend on others packed into the same row.
 
     Judges: steps that a forked child made again with in each row a token in the middle of the first
         document edited, where an attention mask that the model is given has a block for each
@@ -153,7 +153,7 @@ def documents_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     masked = first.numbers == (1.0,)
     sure = masked and first.measured >= _PERVASIVE * first.reference
     yield Finding(
-        f"what a model of `{trace.subject}` says of a document depends on another in its row",
+        f"outputs of `{trace.subject}` for a document depend on another in its row",
         at_step(first.step) + f", {first.label}",
         portion(first.measured, first.reference, "places") + " of other documents change",
         Measure(f"at most {percent(_LEAK)} of them", _LEAK * first.reference, "places"),
@@ -161,7 +161,7 @@ def documents_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
         why="perhaps the mask is not used, or its samples and heads are in another order: (batch *"
         " heads, T, T) is mask.repeat_interleave(heads, 0)"
         if masked
-        else "positions that begin anew keep nobody from looking back: give a mask with a block for"
+        else "restarted positions do not keep documents apart: give a mask with a block for"
         " each document, or a kernel for sequences of several lengths",
         rank=Rank.BROKEN if sure else Rank.NOTE,
         event=first,
@@ -177,7 +177,7 @@ def documents_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    It matters which label belongs to which sample.
+    The loss depends on which label belongs to which sample.
 
     Judges: steps that a forked child made again with each label at the next sample, where a loader
         of torch drew them at random, the model's outputs differ, and one label that is replaced
@@ -194,7 +194,7 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
     if len(same) >= _LEAST_ORDERS and len(same) == len(answers):
         first = same[0]
         yield Finding(
-            f"it is no matter to `{trace.subject}` which label belongs to which sample",
+            f"`{trace.subject}` ignores which label belongs to which sample",
             f"steps {', '.join(str(answer.step) for answer in same)}",
             Measure(f"the same loss and gradients with {first.label}", len(same), "steps"),
             "another loss, or other gradients",
@@ -212,7 +212,7 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Labels that a mask leaves out are not learned.
+    Labels that a mask excludes do not affect the loss or its gradients.
 
     Judges: steps that a forked child made again with other labels there, where a loader of torch
         serves labels that are one constant exactly where a mask of their shape says, and that are
@@ -247,7 +247,7 @@ def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_answer("the same batch again", "no optimizer made the steps alone"))
 def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Steps that are made with one batch lower its loss.
+    Repeated steps on one batch lower its loss.
 
     Judges: runs of 8 steps that a forked child made with one batch at one random state, early and
         later in the training, where the loss is one of torch's and one optimizer makes the steps.
@@ -295,7 +295,7 @@ def _are_answered(trace: Trace[Event]) -> str:
 @invariant("loop", needs={"relations"}, evidence=_are_answered, live=SOON)
 def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What the team has declared of a step with its batch edited holds.
+    The declared relations between a step and the same step on an edited batch hold.
 
     Judges: `then(before, after)` of each `tg.Relation`, on what the model returned and the loss in
         two forked children: one that went on with the batch edited, and one as it was. Up to three
@@ -321,7 +321,7 @@ def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_answer("one batch learned", "no optimizer made the steps alone"))
 def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    One batch that comes again and again is learned.
+    The model can overfit a single batch.
 
     Judges: fifty steps that a forked child made with one batch, where a loader of torch serves it,
         one optimizer makes the steps, the loss is that of one function of torch, and the model has
@@ -361,7 +361,7 @@ def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Nothing is learned from what comes after the end of an episode.
+    The states after a terminal state do not affect the loss.
 
     Judges: a step that a forked child made again with other states after those that are terminal:
         whether its loss is another. By name, a variable of zeros and ones marks the terminal

@@ -15,7 +15,7 @@ from trainguard.invariants.loop.wording import events
 @invariant("loop", evidence=has_probe("shared", "no probe was made"))
 def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The layers of a list are layers of their own.
+    The layers of a list are separate modules, not one module repeated.
 
     Judges: modules that stand at several places of a list. Broken where the user's code makes such
         a layer inside of a list that it multiplies, as in `[nn.Linear(8, 8)] * 6`; else a note.
@@ -40,7 +40,7 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("stacked", "no graph of a loss was small enough"))
 def linear_layers_are_separated(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Between two linear layers stands something that is not linear.
+    Consecutive linear layers are separated by a nonlinearity.
 
     Judges: the graphs of the losses of six early steps: products with two weight matrices that
         learn, of which the second one is given what the first one makes, and nothing else is. They

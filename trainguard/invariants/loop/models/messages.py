@@ -17,7 +17,7 @@ _LEAST = 2  # looks
 @invariant("loop", evidence=has_probe("messages returned", "no messages along edges were seen"))
 def messages_reach_other_nodes(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A message along an edge goes from one of its ends to the other.
+    Message passing sends each message from one end of an edge to the other.
 
     Judges: rows that are read by one index and added up by another below a loss, 32 or more, in 2
         looks or more: whether all of them are added up by the index that they are read by, which is
@@ -34,7 +34,7 @@ def messages_reach_other_nodes(trace: Trace[Event]) -> Iterator[Finding]:
         returned = probe.probe == "messages returned" and probe.measured >= _LEAST
         if returned and probe.measured == probe.reference:
             yield Finding(
-                f"the messages of a graph of `{trace.subject}` come back to where they are from",
+                f"graph messages of `{trace.subject}` go back to the node that sent them",
                 "rows of nodes that are read and added up by one and the same end of their edges",
                 portion(probe.measured, probe.reference, "steps")
                 + " in which nothing depends on the other end",

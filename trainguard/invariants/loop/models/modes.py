@@ -46,7 +46,7 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 @invariant("loop", evidence=BATCHES)
 def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A model that learns is in training mode.
+    A model is in training mode while it is trained.
 
     Judges: steps whose outermost module was in evaluation mode, with dropout or batch statistics
         asleep in it: 2 or more in a row after an evaluation, to the end of the run or more than
@@ -180,7 +180,7 @@ def _learns(asleep: Sequence[str], moved: set[str] | None) -> bool:
 @invariant("loop", evidence=SWEPT, live=SOON)
 def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that is only measured is measured in evaluation mode.
+    Evaluations are run with the model in evaluation mode.
 
     Judges: evaluations with a loss, after the first step, in which the outermost module is in
         training mode with dropout or batch statistics awake in it: more than half of them. Without
@@ -286,7 +286,7 @@ def _measuring(trace: Trace[Event]) -> list[Evaluation]:
 @invariant("loop", evidence=MEASURED)
 def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An evaluation changes nothing of the model, and keeps nothing for a backward that never comes.
+    An evaluation leaves the model unchanged, and builds no autograd graph.
 
     Judges: buffers after evaluations with a loss in which all modules are in evaluation mode;
         evaluations in evaluation mode that build a graph: a note if more than half do.

@@ -42,7 +42,7 @@ def _find_shown_numbers(trace: Trace[Event]) -> Iterator[Finding]:
         redrawn = probe.step or 0  # what is hidden for good may be what nobody knows
         if probe.measured == probe.reference >= _LEAST_BATCHES <= redrawn:
             yield Finding(
-                f"`{trace.subject}` learns what its model is shown, and nothing that is hidden",
+                f"the loss of `{trace.subject}` counts visible values, and not the masked ones",
                 "what a loss is multiplied by, or picks",
                 portion(probe.measured, probe.reference, "losses")
                 + " count the numbers that are shown as they are, and none that is blank",
@@ -55,7 +55,7 @@ def _find_shown_numbers(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=TARGETS)
 def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The model is not shown what it is to predict.
+    The target does not leak into the input of the model.
 
     Judges: columns of the input, or places in windows whose neighbours foretell them, that equal
         the target in every row of the batches looked at; the last places of windows, half of them
@@ -260,7 +260,7 @@ def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("repeated", "no input was passed again and again"))
 def repeated_passes_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Passes that are repeated to see how far they differ can differ.
+    Dropout is active in repeated passes that estimate uncertainty.
 
     Judges: an input that comes to a model in evaluation mode 6 times or more, with no step between,
         while a list or table of the user's grows by one entry with each pass: whether all entries
@@ -338,7 +338,7 @@ def _differs(probe: Probe, summary: str, why: str, rank: Rank = Rank.BROKEN) -> 
 @invariant("loop", evidence=has_probe("idle", "no model with several inputs was fit to be tried"))
 def each_input_has_influence(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Each of several inputs that a model reads changes something.
+    Each input of a model affects its output.
 
     Judges: inputs of the outermost model with a row for each sample, no two alike, after 40 steps:
         one is edited on a copy that is called as the model was, by three seeds. What the copy keeps

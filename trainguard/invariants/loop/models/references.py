@@ -28,7 +28,7 @@ _FROZEN = 50  # steps that ask a module that does not move: fewer may lie betwee
 )
 def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A model that is asked, and never learns, is in evaluation mode.
+    A model that is used but not trained, such as a teacher, is in evaluation mode.
 
     Judges: modules, and parts of those that learn, that most steps call without a graph, on the
         CPU, with dropout or batch statistics awake in them, and of which no number moves from there
@@ -52,7 +52,7 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
     awake = [probe for probe in references if probe.measured >= _FROZEN]
     for probe in awake:
         yield Finding(
-            f"`{trace.subject}` asks a model that does not learn in training mode",
+            f"a model of `{trace.subject}` that is not being trained is in training mode",
             at_step(probe.step) + f", {probe.label}",
             "awake in " + portion(probe.measured, probe.reference, "steps"),
             "asleep",
@@ -71,13 +71,13 @@ def _find_kept_answers(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "kept answers" and probe.measured >= _KEPT:
             yield Finding(
-                f"`{trace.subject}` teaches with answers that were given in training mode",
+                f"`{trace.subject}` learns from outputs of a model that was in training mode",
                 at_step(probe.step) + f", {probe.label}",
                 portion(probe.measured, probe.reference, "targets")
                 + " are answers with that awake, of a model that no longer learns",
                 integer(0, "targets"),
-                why="call eval() of the model before its answers are kept: noise of dropout, and"
-                " the company of a batch, become what is learned",
+                why="call eval() on the model before its outputs are kept: dropout noise and"
+                " batch statistics become part of the targets",
                 event=probe,
             )
 

@@ -19,7 +19,7 @@ _LEAST = 3  # losses: one may be of a layer that is tried out
 @invariant("loop", evidence=has_probe("discarded", "no code of a module or a step could be read"))
 def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a function computes anew goes somewhere.
+    The result of an operation that does not work in place is used.
 
     Judges: the code of the modules that learn, and of the functions that make steps: statements
         such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is, and `loss
@@ -42,7 +42,7 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "discarded":
             yield Finding(
-                f"`{trace.subject}` computes something, and keeps nothing of it",
+                f"`{trace.subject}` computes a result and discards it",
                 f"`{probe.label}`",
                 integer(probe.measured, "statement") + " without an effect",
                 "what is computed is used",
@@ -76,7 +76,7 @@ def _is_unreached(trace: Trace[Event], name: str) -> bool:
 )
 def states_keep_their_places(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An LSTM is given back its states in the order in which it returned them.
+    An LSTM is given its hidden and cell states in the order in which it returned them.
 
     Judges: the code of the modules that learn, and of the functions that make steps: calls of
         nn.LSTM and nn.LSTMCell with a pair of variables, of which the first is what such layers of
@@ -104,7 +104,7 @@ def states_keep_their_places(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("doubled", "no loss was handed to backward"))
 def sums_are_of_two(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a module adds to something is something else.
+    A sum in a module, such as a residual connection, adds two different tensors.
 
     Judges: what the losses of steps 1, 2, 4, 8, 16 and 32 are made of: sums of several numbers
         whose two sides are one and the same tensor, in 3 (limit) looks or more.
@@ -161,7 +161,7 @@ def dropout_spares_the_output(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("fields", "no embedding was read by several columns"))
 def fields_have_rows_of_their_own(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Fields that share an embedding have rows of their own in it.
+    Fields that share one embedding table use separate rows of it.
 
     Judges: embeddings that 2 to 64 columns of numbers are looked up in, and that have as many rows
         as these columns have numbers in all, but for a tenth: whether the rows that any column
@@ -176,7 +176,7 @@ def fields_have_rows_of_their_own(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "fields" and probe.measured <= most * probe.reference:
             yield Finding(
-                f"columns of `{trace.subject}` share the rows of an embedding that is made for all",
+                f"fields of `{trace.subject}` share embedding rows instead of using their own",
                 f"{probe.step} columns",
                 portion(probe.measured, probe.reference, "rows") + " are ever read",
                 "rows of their own for each",

@@ -39,7 +39,7 @@ _LEAST_STATES = 2  # answers: a first step may be a warm-up of its own kind
 )
 def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    It does not matter at which place in its batch a sample stands.
+    The result for a sample does not depend on its position in the batch.
 
     Judges: steps that a forked child made again with the samples of the batch in another order, in
         all variables of the callers, without dropout, where a loader of torch drew the samples at
@@ -135,7 +135,7 @@ def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def scale_of_losses_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What losses are scaled by does not matter to the steps.
+    The loss scale of mixed precision does not change the optimizer's steps.
 
     Judges: a step that a forked child made again with a quarter of the scale of every gradient
         scaler, up to the gradients that an optimizer is about to step with. A note where torch has
@@ -154,7 +154,7 @@ def scale_of_losses_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         if answer.measured > answer.reference and not told:
             whole, less, enabled = answer.numbers
             yield Finding(
-                f"what the losses of `{trace.subject}` are scaled by changes its steps",
+                f"the loss scale of `{trace.subject}` changes its steps",
                 at_step(answer.step) + f", {answer.label}",
                 "gradients of norm " + number(less) + f" instead of {number(whole)}",
                 "the same gradients, within " + percent(answer.reference),
@@ -170,7 +170,7 @@ def scale_of_losses_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_answer("other noise", "no dropout struck in a step"))
 def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Where dropout strikes, other noise makes another step.
+    Dropout takes effect: another seed changes the loss or the gradients.
 
     Judges: steps that a forked child made again from another seed, where dropout strikes 32
         elements or more on the average. A note where it strikes nothing: a layer of dropout is not
@@ -207,7 +207,7 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def modes_agree(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a model does otherwise in evaluation mode does not make its loss far higher.
+    A model's own evaluation-mode code does not make its loss far higher than in training.
 
     Judges: steps that a forked child made again with the user's own modules in evaluation mode, and
         those of torch as they were, where their code looks at the mode and the model was measured
@@ -257,7 +257,7 @@ def modes_agree(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A term of a loss that is made of gradients moves parameters.
+    A loss term made of gradients, such as a gradient penalty, is differentiable.
 
     Judges: steps that a forked child made again up to the backward pass, in which the gradients
         that `torch.autograd.grad` returned for an input, without create_graph, have a graph: a term
@@ -298,7 +298,7 @@ def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def states_are_learned_through(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A recurrent state keeps its graph from one step in time to the next.
+    Gradients flow through a recurrent state from one time step to the next.
 
     Judges: steps that a forked child made again up to the backward pass, in which what the user's
         code detaches keeps its graph: a chain of four states or more, each made from the one before
@@ -340,7 +340,7 @@ def states_are_learned_through(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def shortcuts_change_no_step(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Autocast, torch.compile and fused optimizers make the steps that are made without them.
+    Autocast, `torch.compile` and fused optimizers make the same steps as plain training.
 
     Judges: steps that a forked child made again from the same random state with autocast off, with
         what is compiled as it is written, and by an optimizer without `fused` and `foreach`.
@@ -379,7 +379,7 @@ def shortcuts_change_no_step(trace: Trace[Event]) -> Iterator[Finding]:
     for answer in answers_to(trace, "fused off"):
         if answer.measured > _OTHERS * answer.reference:
             yield Finding(
-                f"an optimizer of `{trace.subject}` makes other steps at once than one by one",
+                f"an optimizer of `{trace.subject}` steps differently with `fused` or `foreach`",
                 at_step(answer.step),
                 portion(answer.measured, answer.reference, "numbers") + " move otherwise",
                 "less than " + percent(_OTHERS) + " of them",

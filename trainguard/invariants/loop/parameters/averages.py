@@ -30,7 +30,7 @@ _COARSE = 0.999  # above this decay a single move is so small that rounding may 
 @invariant("loop", evidence=AVERAGES)
 def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The averaged copy of a model moves toward it, by its decay.
+    The moving average (EMA) of a model follows its weights at the rate of its decay.
 
     Judges: with `average` promised, the copies that are called an average, or else all of them:
         one must move by the promised decay. Without it, copies that are called an average: none
@@ -70,7 +70,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def models_come_back_from_their_averages(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    After an evaluation of its average the model goes on with its own weights.
+    After an evaluation with averaged weights, training continues from the model's own.
 
     Judges: averages that follow their model every few steps, on the CPU, and whose numbers are
         written into the model for an evaluation: whether the model has its own again where
@@ -99,7 +99,7 @@ def models_come_back_from_their_averages(trace: Trace[Event]) -> Iterator[Findin
 @invariant("loop", evidence=has_probe("unasked", "no module with the name of a target moved"))
 def targets_are_asked(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A target network, which follows another one, is called.
+    A target network is used, not only updated.
 
     Judges: copies of trained modules that move, in variables or attributes whose name has the word
         target, in runs that came to their end: whether one of them, or a part of it, was called.

@@ -18,7 +18,7 @@ _BRIEF = 0.9  # a momentum of batch norm: from here on nine tenths are those of 
 @invariant("loop", evidence=has_probe("statistics", "no batch norm was evaluated"))
 def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The batch statistics that an evaluation uses are those of some data.
+    Batch normalisation evaluates with running statistics estimated from the data.
 
     Judges: layers of batch normalisation in an evaluation: whether their mean is still 0 and their
         variance 1 although they have seen batches, or although they belong to an average that
@@ -52,7 +52,7 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
             )
         if probe.probe == "kept statistics":
             yield Finding(
-                f"an evaluation of `{trace.subject}` uses batch statistics that do not follow",
+                f"an evaluation of `{trace.subject}` uses stale batch statistics",
                 at_step(probe.step) + f", {probe.label}",
                 "as they were, while the model has seen " + integer(probe.measured, "batches"),
                 "statistics that follow as the average does",
@@ -82,7 +82,7 @@ def _brief(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("alone", "no batch norm was trained"))
 def batch_statistics_have_samples(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Batch normalisation learns from more than one sample at a time.
+    Batch normalisation is trained on more than one sample at a time.
 
     Judges: passes that learn from one sample through a layer of batch normalisation in training
         mode, in a run whose others have 8 samples (limit) or more: a note of two of them or more.

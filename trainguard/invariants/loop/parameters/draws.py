@@ -15,7 +15,7 @@ from trainguard.invariants.loop.wording import events
 @invariant("loop", evidence=has_probe("drawn anew", "no training went on with a part of another"))
 def learned_weights_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A training that goes on with what another one has learned finds it there.
+    Weights learned in one training are not reinitialised before the next one uses them.
 
     Judges: an optimizer that begins with matrices of another one, which had made 16 steps, and with
         others of its own: whether all that both have were drawn or set by a function of
@@ -30,7 +30,7 @@ def learned_weights_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "drawn anew":
             yield Finding(
-                f"what `{trace.subject}` has learned is drawn anew before it is used",
+                f"weights that `{trace.subject}` has learned are reinitialised before use",
                 f"a training of {probe.step} steps, and another one that goes on with a part of it",
                 integer(probe.measured, "matrices") + " of both were drawn anew between, and none"
                 " was left",

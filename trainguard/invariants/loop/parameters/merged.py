@@ -17,7 +17,7 @@ _LEAST = 2  # evaluations: once, weights may be exchanged on purpose
 @invariant("loop", evidence=has_probe("merged", "no evaluation changed frozen weights"))
 def merged_weights_are_taken_apart(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is merged into frozen weights for an evaluation is taken out of them again.
+    Adapters merged into frozen weights for an evaluation are fully unmerged afterwards.
 
     Judges: frozen matrices of a module of which other parts learn: as they last learned, in the
         first pass of an evaluation, and in the next pass that learns. Where the evaluation has

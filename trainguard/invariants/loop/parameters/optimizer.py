@@ -29,7 +29,7 @@ _TIMES = 2  # that it happens; once may be a stage of the training
 @invariant("loop", evidence=PARAMETERS)
 def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What receives gradients is in an optimizer.
+    Every parameter that receives gradients is held by an optimizer.
 
     Judges: parameters that require a gradient, got one, are in no optimizer and did not move, in
         runs with an optimizer; other tensors where the script keeps them in one tree of
@@ -287,7 +287,7 @@ def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) 
 )
 def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A product of two narrow matrices, one of which is zero, can become something.
+    A low-rank adapter that starts at zero can learn: it is not frozen, nor zero in both factors.
 
     Judges: pairs of matrices of one module, or of its parts, whose product is wider than what is
         between them, as adapters of low rank have: whether in each of them one is zero, and both
@@ -330,7 +330,7 @@ def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def adapted_weights_are_copies(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is adapted for an evaluation is a copy of the weights.
+    Adaptation during an evaluation, as in meta-learning, works on a copy of the weights.
 
     Judges: optimizers made for tensors that lie in the memory of parameters that another optimizer
         trains, and such leaves that are stepped by hand along `torch.autograd.grad`, where

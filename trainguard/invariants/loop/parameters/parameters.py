@@ -36,7 +36,7 @@ _PLAIN = ("SGD", "by hand")  # optimizers whose updates are as small as the grad
 @invariant("loop", evidence=PARAMETERS)
 def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Every parameter that is meant to learn differs at the end of the run from its beginning.
+    Every trainable parameter changes during the run.
 
     Judges: parameters that an optimizer holds, that got a gradient and that stand still, in runs of
         2 steps or more; those named in `trainable`, whatever holds them; in runs of 5 steps or
@@ -332,7 +332,7 @@ def _list_modules(modules: Sequence[Sequence[Parameter]]) -> str:
 @invariant("loop", evidence=FROZEN)
 def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is frozen does not move.
+    Frozen parameters do not change.
 
     Judges: parameters that require no gradient, at each step of an optimizer; those named in
         `frozen`, at the end of the run; those that were to be frozen by an attribute that torch

@@ -26,7 +26,7 @@ def _recurs(parameter: Parameter) -> bool:
 @invariant("loop", evidence=some(Parameter, "no recurrent layer of torch learned", _recurs))
 def recurrent_layers_go_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A recurrent layer is read in both directions, after more than its first place.
+    Recurrent weights receive gradients, in both directions of a bidirectional layer.
 
     Judges: the weights by which layers and cells of torch multiply their states (weight_hh), with
         20 gradients (limit) or more: whether each of them was exactly zero. Broken where the other
@@ -52,14 +52,14 @@ def recurrent_layers_go_on(trace: Trace[Event]) -> Iterator[Finding]:
     whole = [p for p in still if p not in halves and _learns(known.get(_inputs(p.name)))]
     if whole:
         yield Finding(
-            f"a recurrent layer of `{trace.subject}` never goes on from a state",
+            f"a recurrent layer of `{trace.subject}` never uses its previous state",
             and_more(p.name for p in whole),
             "a gradient of exactly "
             + integer(0)
             + " in "
             + portion(whole[0].dead, whole[0].received, "steps"),
             "above " + integer(0),
-            why="its sequences have one place, or its state is not handed on to the next one",
+            why="its sequences have length one, or its state is not passed to the next step",
             rank=Rank.NOTE,
             event=whole[0],
         )

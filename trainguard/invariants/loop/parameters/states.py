@@ -21,7 +21,7 @@ _REPLACED = 0.05  # of a parameter; a projection after the last step before savi
 @invariant("loop", evidence=has_probe("matched", "no state was loaded"))
 def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A state that is loaded has something for the module.
+    A loaded state dict has entries that match the module.
 
     Judges: each load_state_dict, how many names of the state were found in the module; whether
         frozen parameters are left as they were drawn, while the state has others of the same shape
@@ -37,7 +37,7 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "renamed" and 2 * probe.measured >= probe.reference:
             yield Finding(
-                f"a state that `{trace.subject}` loads passes frozen parameters by",
+                f"a state dict that `{trace.subject}` loads skips frozen parameters",
                 at_step(probe.step) + f", {probe.label}",
                 portion(probe.measured, probe.reference, "names")
                 + " of the state fit parameters that are called otherwise",
@@ -48,7 +48,7 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
             )
         if probe.probe == "matched" and probe.measured < 1 <= probe.reference:
             yield Finding(
-                f"a state that `{trace.subject}` loads has nothing for its module",
+                f"a state dict that `{trace.subject}` loads matches no name of its module",
                 at_step(probe.step) + f", {probe.label}",
                 portion(probe.measured, probe.reference) + " names found",
                 "all of them, or those that are meant",
@@ -61,7 +61,7 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("overwritten", "no loaded state was used"))
 def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A pass uses the parameters that were loaded.
+    Loaded weights are not overwritten before or during the first forward pass.
 
     Judges: the first pass of a module after a load that has changed it: whether a parameter is then
         another one than it was when the pass began, by 5 % (limit) of it; and whether before that
@@ -106,7 +106,7 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("partial", "no state was loaded in part"))
 def restored_state_is_whole(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is restored of a model is all that was trained with it.
+    A restored state contains all parameters that were trained together with it.
 
     Judges: loads with strict=False of values that the module had after an earlier step, known by
         one number of each parameter, and that leave out parameters which were trained with them and
@@ -139,7 +139,7 @@ def restored_state_is_whole(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("tied", "no module shares a parameter with another one"))
 def ties_hold(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A parameter that modules share stays one parameter.
+    Tied parameters stay one shared parameter.
 
     Judges: parameters that are registered with several modules, as of an embedding and the layer
         over its words: whether two stand in their places at the first step of their optimizer, and
@@ -171,7 +171,7 @@ def ties_hold(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("restored", "no state was loaded"))
 def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A state that is kept to be loaded later is a copy.
+    A state dict that is kept to be restored later is a copy.
 
     Judges: each load_state_dict of a module whose parameters all come from its own memory, where
         steps or other loads came since `state_dict()` returned it, or last returned any, where each
@@ -190,14 +190,14 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     probes = [probe for probe in events(trace, Probe) if probe.probe == "restored"]
     for probe in sorted(probes, key=lambda probe: -probe.measured - probe.reference)[:1]:
         yield Finding(
-            f"a state that `{trace.subject}` loads is the model itself",
+            f"a state dict that `{trace.subject}` loads is the live model, not a copy",
             "loaded at " + at_step(probe.step) + f", {probe.label}",
             "the memory of the model" if probe.measured else "the model as it is",
             "a copy of what it was" if probe.measured else "something else",
             why="state_dict() returns the live tensors: keep copy.deepcopy(model.state_dict())"
             if probe.measured
             else "load the state of the other module, target.load_state_dict(online.state_dict()),"
-            " and let that be a copy, no second name: target = copy.deepcopy(online)"
+            " and make target a copy, not a second name: target = copy.deepcopy(online)"
             if probe.reference
             else "perhaps nothing of another state was put into it before it was loaded",
             rank=Rank.BROKEN if probe.measured or probe.reference else Rank.NOTE,
@@ -206,7 +206,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     shared = [probe for probe in events(trace, Probe) if probe.probe == "one memory"]
     for probe in sorted(shared, key=lambda probe: -probe.reference)[:1]:
         yield Finding(
-            f"states that `{trace.subject}` keeps are one state",
+            f"state dicts that `{trace.subject}` keeps share one memory",
             "loaded at " + at_step(probe.step) + f", {probe.label}",
             integer(probe.measured, "states") + " in one memory, all of them the last",
             "a copy for each of them",
@@ -225,7 +225,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Where an optimizer goes on from a file, its schedule does so too.
+    When an optimizer is resumed from a file, its learning rate schedule is resumed too.
 
     Judges: schedules in a file that was read: at the next step of an optimizer that was loaded
         since, whether its schedule of the same settings has been advanced as often. Where no state
@@ -278,7 +278,7 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("equal units", "no layer of 8 units or more learned"))
 def units_of_a_layer_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The units of a layer begin with weights of their own.
+    The units of a layer are initialised with different weights.
 
     Judges: linear layers and convolutions of 8 units or more that learn, on the CPU: those whose
         units all have the same weights before the first step, and still have after 16 steps or

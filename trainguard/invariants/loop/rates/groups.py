@@ -25,7 +25,7 @@ _CONVERGES = 1.0  # beta1 ** 2 / beta2 ** 0.5, from Theorem 4.1 of the paper on 
 @invariant("loop", evidence=has_probe("group rates", "no optimizer had several groups"))
 def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Groups that are made with rates of their own keep them apart, and those that are not, alike.
+    Parameter groups keep their own learning rates, and groups with equal rates change alike.
 
     Judges: optimizers of several groups that make 20 steps or more: whether rates that differed
         when it was made are equal in all steps; and, where they were equal and no scheduler drives
@@ -61,7 +61,7 @@ def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
 def _made_equal(trace: Trace[Event], course: Course, probe: Probe) -> Finding:
     """Return the finding of groups whose rates differ only when the optimizer is made."""
     return Finding(
-        f"groups of `{trace.subject}` that are made with rates of their own have one rate",
+        f"parameter groups of `{trace.subject}` lose their different learning rates",
         f"{course.optimizer}, {len(course.steps[0].rates)} groups",
         number(course.steps[0].rates[0])
         + f" in each at the first step, equal in all {count(course.steps)} steps",
@@ -104,7 +104,7 @@ def _groups(course: Course) -> int:
 @invariant("loop", evidence=has_probe("betas", "no optimizer of torch that adapts made steps"))
 def averages_of_squares_last_longer(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An optimizer averages squares of gradients over more steps than the gradients themselves.
+    Adam's betas are in order: squared gradients are averaged over more steps than gradients.
 
     Judges: the betas of Adam, AdamW, NAdam and RAdam of torch: beta1 ** 2 / beta2 ** 0.5, which
         must be below 1 (limit) for Adam to converge.
@@ -118,7 +118,7 @@ def averages_of_squares_last_longer(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "betas" and probe.measured**2 >= most * probe.reference**0.5:
             yield Finding(
-                f"an optimizer of `{trace.subject}` forgets squares of gradients sooner than"
+                f"an optimizer of `{trace.subject}` averages squares over fewer steps than"
                 " gradients",
                 probe.label,
                 f"betas ({probe.measured:g}, {probe.reference:g}), beta1**2 / beta2**0.5 = "
@@ -133,7 +133,7 @@ def averages_of_squares_last_longer(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("unread setting", "no optimizer of torch made a step"))
 def rates_are_set_where_they_are_read(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A learning rate that is set on an optimizer is set where the optimizer reads it.
+    A learning rate is set where the optimizer reads it, in its parameter groups.
 
     Judges: optimizers of torch that step: attributes `lr` and `learning_rate`, a default that
         changed after the optimizer was made, and groups with a key "learning_rate", each beside
@@ -162,7 +162,7 @@ def rates_are_set_where_they_are_read(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("loaded rate", "no state was loaded into an optimizer"))
 def given_rates_outlast_loading(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The rate that an optimizer is made with is not lost to a state that is loaded into it.
+    Loading an optimizer's state does not replace the learning rate chosen for this run.
 
     Judges: optimizers that are made with one rate and loaded with a state of another, before their
         first step, where no scheduler drives them: whether they make 8 steps or more, and no other,
@@ -185,7 +185,7 @@ def given_rates_outlast_loading(trace: Trace[Event]) -> Iterator[Finding]:
         small, large = sorted((probe.measured, probe.reference))
         if large >= factor * small:
             yield Finding(
-                f"an optimizer of `{trace.subject}` steps with the rate of a training before",
+                f"an optimizer of `{trace.subject}` uses the learning rate of an earlier training",
                 integer(probe.step, "steps") + f", no scheduler; that one began with {probe.label}",
                 number(probe.measured) + ", as its state was loaded",
                 Measure(f"{probe.reference:g}, which it was made with", probe.reference),

@@ -40,7 +40,7 @@ _WHOLE = 1e-3  # of an advance: a climb that is made for a rate meets it exactly
 @invariant("loop", evidence=HORIZONS)
 def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A schedule is as long as the run that it is made for, in the same unit.
+    The length of a schedule matches the run, counted in the unit that advances it.
 
     Judges: schedulers that know their length (OneCycleLR, CosineAnnealingLR, PolynomialLR, a
         SequentialLR that ends with one, a LambdaLR whose function knows one number under a name
@@ -275,7 +275,7 @@ def _make_finding(drive: _Drive, summary: str, why: str, rank: Rank = Rank.BROKE
 @invariant("loop", evidence=RATES)
 def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A warmup comes to its end within the run that it is made for.
+    A warmup ends within the run that it is made for.
 
     Judges: rates that climb through the whole of a run that came to its end, in equal advances to
         the rate that the optimizer was made with: how many of them that takes, where it is 3 times

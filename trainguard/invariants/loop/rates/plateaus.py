@@ -45,7 +45,7 @@ _TAKEN_OVER = ("best_models_are_best",)  # it judged the callbacks of Lightning
 )
 def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A rule is told a metric that improves in the direction of its mode.
+    Plateau, early stopping and best-model rules use the right mode, min or max.
 
     Judges: ReduceLROnPlateau, and Lightning's ModelCheckpoint and EarlyStopping, that were told 3
         metrics or more: by the plain name in the call (`val_acc`), else
@@ -95,7 +95,7 @@ def _miss_choice(trace: Trace[Event]) -> str:
 @invariant("loop", evidence=_miss_choice)
 def best_state_is_evaluated(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The state that is chosen by an evaluation is the one that the last evaluation is of.
+    The final evaluation uses the best state that was selected, not the last one.
 
     Judges: states that one line takes where a number that is said 5 times or more is the best so
         far, the last of them before the end, where nothing is loaded after it, and a number

@@ -84,7 +84,7 @@ def _negative(trace: Trace[Event], course: Course) -> Iterator[Finding]:
 @invariant("loop", evidence=RATES, logs=True)
 def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A decay leaves most of the run a rate that can still change something.
+    The learning rate stays large enough to matter for most of the run.
 
     Judges: the highest rate of each step after the highest of the run, where it has fallen little
         by little in 20 steps or more. Broken where more than half of the steps are made below 1e-5

@@ -69,7 +69,7 @@ def _lacks_optimizers(trace: Trace[Event]) -> str:
 @invariant("loop", evidence=_lacks_optimizers)
 def schedulers_drive_their_own_optimizers(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Two schedulers that are alike do not drive one optimizer, while another one has none.
+    No optimizer gets two identical schedulers while another optimizer has none.
 
     Judges: schedulers of one class with the same settings and optimizer, which are advanced in
         turns and equally often, twice at least, where another optimizer that steps has none.
@@ -106,7 +106,7 @@ def schedulers_drive_their_own_optimizers(trace: Trace[Event]) -> Iterator[Findi
 )
 def schedulers_go_on_with_what_steps(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A scheduler does not go on with an optimizer that another one has taken the place of.
+    A scheduler drives the optimizer that makes the steps, not one that was replaced.
 
     Judges: schedulers that are advanced twice or more, though another optimizer of the same class,
         which has all parameters of theirs and no scheduler, makes all the steps since then.
@@ -217,7 +217,7 @@ def _leads(scheduler: Scheduler, course: Course) -> bool:
 @invariant("loop", evidence=LAMBDAS)
 def lambda_returns_a_factor(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The function of a LambdaLR returns a factor of the base rate, not a rate.
+    The function of a LambdaLR returns a multiplier of the base rate, not a rate.
 
     Judges: a LambdaLR that is alone on its optimizer and advanced 5 times or more, by the largest
         factor that the steps were made with: broken where that is the base rate itself, so that
@@ -277,7 +277,7 @@ def _not_a_factor(
 @invariant("loop", evidence=has_probe("high floor", "no schedule of torch annealed to a rate"))
 def annealing_lowers_the_rate(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A schedule that anneals ends below the rate that it begins with.
+    Cosine annealing ends below the learning rate that it starts from.
 
     Judges: CosineAnnealingLR and CosineAnnealingWarmRestarts that were advanced: whether eta_min is
         above the rates of all parameter groups, and no step of an optimizer has a higher rate.
@@ -310,7 +310,7 @@ def _stays_below(trace: Trace[Event], floor: float) -> bool:
 @invariant("loop", evidence=has_probe("told epochs", "no scheduler was told at which epoch it is"))
 def schedulers_are_told_epochs(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a scheduler is told as it is advanced is the epoch, and no loss.
+    The argument of a scheduler's `step()` is the epoch, not a loss.
 
     Judges: schedulers of torch, but for ReduceLROnPlateau, that are told something: whether most of
         what they are told, of three times or more, is no whole number, and it goes back again.
@@ -325,7 +325,7 @@ def schedulers_are_told_epochs(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         if 2 * probe.measured > (probe.step or 0):
             yield Finding(
-                f"a scheduler of `{trace.subject}` is told something else than the epoch",
+                f"a scheduler of `{trace.subject}` gets an argument that is not the epoch",
                 probe.label,
                 portion(probe.measured, probe.step or 0, "times")
                 + " no whole number, and "

@@ -34,7 +34,7 @@ _NOTHING = 0.05  # of what a higher rate gains, in such a run: for a note
 )
 def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No rate that is ten or a hundred times as low, or as high, learns far more in the same steps.
+    No learning rate 10 or 100 times lower or higher learns far more in the same steps.
 
     Judges: up to sixty steps that forked children made with the batches of the run, without
         learning, at its own rates, and at 0.01, 0.1, 10 and 100 times these. Too high is a rate if

@@ -31,7 +31,7 @@ _LIKELY = {
 @invariant("loop", probe="curve", needs={"curve"})
 def curve_matches_snapshot(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The curve of a run is the one that was blessed.
+    The curves of a run match their blessed snapshot.
 
     Judges: each declared column against its snapshot, step by step.
     Allows: 30 times (limit) the drift that was measured when the curve was blessed, up to that

@@ -25,7 +25,7 @@ _REBUILT = 10  # optimizers in a row that lived for one step or two
 @invariant("loop")
 def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What a run keeps does not grow with its steps.
+    A run does not accumulate graphs, hooks, handlers or optimizers over its steps.
 
     Judges: graphs of outputs, hooks on a module or parameter, handlers of a logger, and optimizers
         that are made anew for the same parameters so that their state is lost. Losses of steps 1,

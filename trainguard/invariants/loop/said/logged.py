@@ -31,7 +31,7 @@ _NAMES = {
 @invariant("loop", evidence=NUMBERS, live=SOON)
 def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A logged gradient norm, learning rate or training loss is the true one.
+    Logged gradient norms, learning rates and training losses are the true values.
 
     Judges: values under a usual name ("train/grad_norm", "lr", "loss"), by the steps around them,
         where more than half are a known mistake and at 3 steps or more: zero where the truth is

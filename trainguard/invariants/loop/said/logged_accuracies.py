@@ -45,7 +45,7 @@ _CLEAR = 0.2  # better than always naming the commonest class
 @invariant("loop", evidence=NUMBERS, live=SOON)
 def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An accuracy that is said is the share of predictions that were right.
+    A reported accuracy is the share of correct predictions.
 
     Judges: values under a name such as "val_acc" or "accuracy" (percentages and "97/100" too) by
         the scores and targets that loss functions, or evaluation passes, were given since the value

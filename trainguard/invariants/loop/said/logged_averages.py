@@ -37,7 +37,7 @@ _BESIDE = {"loss", "epoch", "mean", "avg", "average", "running"}
 @invariant("loop", evidence=NUMBERS)
 def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss that is said of an evaluation or an epoch is the mean of the losses computed in it.
+    A reported loss of an evaluation or epoch is the mean of the losses computed in it.
 
     Judges: what is said last after each evaluation under a name such as "val_loss" or "val", and
         training losses ("train", "mean_loss") by the steps since they were said before, where one

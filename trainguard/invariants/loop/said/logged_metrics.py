@@ -47,7 +47,7 @@ _FAULTS = {
 @invariant("loop", evidence=either(METRICS, has_probe("found itself", "-")))
 def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An AUC, F1, IoU, Dice, R2, RMSE, correlation or perplexity is that of the evaluation.
+    A reported AUC, F1, IoU, RMSE or other metric is correct for the whole evaluation.
 
     Judges: numbers under such a name ("val_auc", "f1", "recall"), said after an evaluation of which
         outputs and targets are known from a loss function, a loader or, where there is neither, the

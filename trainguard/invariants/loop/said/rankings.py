@@ -27,7 +27,7 @@ _Below = tuple[Logged, float]  # what was said, and the least that chance leaves
 @invariant("loop", evidence=both(_SAID, METRICS))
 def rankings_are_not_upside_down(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What an evaluation ranks by a model is not ranked the wrong way round.
+    The scores behind a reported AUC are not inverted.
 
     Judges: an area under the curve of true positives ("val_auc"), said of an evaluation of which
         outputs and targets are known, whose area is that: in 3 evaluations or more, all those from
@@ -72,7 +72,7 @@ def _finding(trace: Trace[Event], looks: list[_Below]) -> Finding:
     """Return the finding about evaluations that are all upside down."""
     said, least = looks[-1]
     return Finding(
-        f"what `{trace.subject}` ranks by its model is ranked the wrong way round",
+        f"the scores that an evaluation of `{trace.subject}` ranks by are inverted",
         place_of_log(said.name, said.channel, said.step),
         number(said.value) + f" ({len(looks)} of {len(looks)} times)",
         Measure(f"at least {least:.3g}, as by chance", least),

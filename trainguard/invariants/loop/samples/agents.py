@@ -20,7 +20,7 @@ _FROZEN = 0.9  # of them: in the first ones of a memory a state may be there sev
 @invariant("loop", evidence=has_probe("moves", "no batch of states and what follows them was seen"))
 def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What follows the states of a batch is not these states themselves.
+    The next states in a batch of transitions are not the states themselves.
 
     Judges: batches with rewards, states and, by its name, what follows each, which is given to a
         network: whether 97 % of the rows are the same in both, though they differ from each other,
@@ -36,7 +36,7 @@ def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "moves" and probe.step >= _MOVES and _all_stay(probe):
             yield Finding(
-                f"what follows the states of `{trace.subject}` is the states themselves",
+                f"the next states of `{trace.subject}` are the same as its states",
                 "batches of moves",
                 portion(probe.measured, probe.reference, "states") + " are followed by themselves",
                 "some of them, where nothing can move",
@@ -54,7 +54,7 @@ def _all_stay(probe: Probe) -> bool:
 @invariant("loop", evidence=has_probe("acted", "no module acted on states before it learned"))
 def states_learned_from_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An agent that has acted on many states learns from as many.
+    The states that an agent learns from are as varied as those that it acted on.
 
     Judges: the first 32 batches of a module that is given a few rows at a time, of numbers on the
         CPU, before it first learns from 16 or more: whether 9 of 10 of these, 8 at least, have four
@@ -89,7 +89,7 @@ def states_learned_from_differ(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("alike starts", "no agent beside generators was seen"))
 def episodes_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The episodes that an agent learns from are drawn anew.
+    The training episodes of an agent are not all reset with the same seed.
 
     Judges: agents that act on a few states at a time, of numbers on the CPU, before they learn from
         more: whether one state is the first that they act on after a line has made a generator of
@@ -126,7 +126,7 @@ def episodes_differ(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("likeliest", "no policy was asked about actions it was paid"))
 def actions_are_drawn(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A policy whose log-probabilities are learned from draws its actions.
+    A policy trained on log-probabilities samples its actions, not always the likeliest.
 
     Judges: what Categorical and Normal are asked the log-probability of, with a graph, beside a
         variable with the name of a reward, a return or an advantage: whether all of the first 4096
@@ -142,7 +142,7 @@ def actions_are_drawn(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "likeliest":
             yield Finding(
-                f"a policy of `{trace.subject}` learns from actions that it does not draw",
+                f"a policy of `{trace.subject}` learns from its likeliest actions alone",
                 "actions whose log-probability is learned",
                 portion(probe.measured, probe.measured, "actions")
                 + f" are the likeliest, of a probability of {probe.reference:.2g} in the mean",
@@ -155,7 +155,7 @@ def actions_are_drawn(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("unread draw", "no log-probability of a draw was learned"))
 def actions_learned_from_are_taken(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An action whose log-probability is learned is one that something else has read.
+    A policy loss uses the log-probabilities of the actions that were taken.
 
     Judges: losses that lead to a log_prob() with a graph, of what the same distribution draws
         there, or of a variable that is given such a draw once and read nowhere else.

@@ -47,7 +47,7 @@ _TOO_MUCH = (
 @invariant("loop", evidence=ACCUMULATION)
 def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Accumulated micro-batches weigh as much as one batch of them all.
+    Gradient accumulation over micro-batches gives the gradient of the full batch.
 
     Judges: steps made from one mean loss for each micro-batch, what each of them was multiplied by:
         their sum is 1 in the shorter windows that end an epoch, and in longer ones, if it is 1 in
@@ -214,7 +214,7 @@ def _twice_divided(
 @invariant("loop", evidence=BATCHES, live=SOON)
 def effective_batch_is_constant(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Each step is made from the same number of samples, over all its micro-batches.
+    The effective batch size, over all micro-batches, is the same in every step.
 
     Judges: with `batch` promised, the samples of each step against it. Without it, a note where
         the number of micro-batches changes for 3 steps or more and the product changes with it.
@@ -294,7 +294,7 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
 @invariant("loop", evidence=has_probe("left loop", "no loop over a loader was learned in"))
 def loops_go_through_their_batches(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loop over batches that learns goes on after the first one.
+    A training loop over batches does not end after the first batch.
 
     Judges: loops over a DataLoader of several batches in which a pass backward is made, 3 times or
         more: whether the last line of their body returns, always, in functions that have epochs.

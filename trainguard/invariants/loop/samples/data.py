@@ -55,7 +55,7 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What stands for padding is no token that the data have, and nothing to be learned.
+    The padding token is not a real token of the data, and padding is not learned.
 
     Judges: cross_entropy and nll_loss over the tokens of an embedding, on the CPU, where the
         padding_idx or the ignore_index comes between other tokens, mostly by itself, and where it
@@ -112,7 +112,7 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         told.add(name)
         learned = how == "learned"
         yield Finding(
-            f"the padding of `{trace.subject}` is a token of its own",
+            f"the padding index of `{trace.subject}` is a token of the data",
             f"row {probe.step} of {name}",
             portion(probe.measured, probe.reference, "steps")
             + " have it between other tokens, "
@@ -128,7 +128,7 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("attended", "no attention over padded tokens was seen"))
 def attention_sees_tokens(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Attention over padded sequences sees more than their padding.
+    The attention mask hides padding, and not the real tokens instead.
 
     Judges: tables of tokens that an embedding reads, on the CPU, whose rows end or begin with runs
         of one token, of different lengths, and each attention over as many places: whether exactly
@@ -144,7 +144,7 @@ def attention_sees_tokens(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "attended" and probe.measured >= max(_LEAST, probe.reference / 2):
             yield Finding(
-                f"an attention of `{trace.subject}` sees the padding of its tokens alone",
+                f"attention in `{trace.subject}` sees only the padding",
                 f"the tokens of {probe.label}",
                 portion(probe.measured, probe.reference, "steps") + " hide all but the padding",
                 integer(0),
@@ -158,7 +158,7 @@ def attention_sees_tokens(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("blended", "no map of classes was resized"))
 def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Maps of classes are resized without a blend of their numbers.
+    Segmentation maps are resized without interpolating between class indices.
 
     Judges: targets of cross_entropy and nll_loss, on the CPU and made in the process itself, that
         are what F.interpolate made of whole numbers, with their fractions dropped or rounded, or
@@ -186,7 +186,7 @@ def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("graphs", "no batch of graphs was seen"))
 def each_graph_keeps_its_edges(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The edges of a batch of graphs lie in all of them.
+    Edge indices in a batch of graphs are offset, so that each graph keeps its own edges.
 
     Judges: passes that learn from features or kinds of nodes, pairs of nodes and the graph of each
         node, on the CPU: those of four graphs or more, with an edge for each second node, whose
@@ -272,7 +272,7 @@ def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:
 @invariant("loop", evidence=steps_from(5))
 def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The training does not wait for its data most of the time.
+    Training does not spend most of its time waiting for data.
 
     Judges: the median share of a step that is spent waiting for a loader, after the first step of
         the busiest optimizer, over 5 steps or more. What is found is a note.
@@ -300,7 +300,7 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("stored", "no data set was served twice that stores samples"))
 def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Serving a sample does not change what a data set stores of it.
+    Serving a sample does not modify what the data set stores.
 
     Judges: data sets that are trained on in two epochs or more, by a loader without workers. Six
         samples are served with the same random numbers twice, and with others between: in two of
@@ -338,7 +338,7 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is set for one data set leaves the others as they are: parts of a split, and copies.
+    Setting a transform or option on one split or copy of a data set leaves the others alone.
 
     Judges: parts of random_split, or of Subset, that share one data set, where a line such as
         `val_set.dataset.transform = None` sets something of it and is what another part is served

@@ -15,7 +15,7 @@ from trainguard.invariants.loop.wording import events
 @invariant("loop", evidence=has_probe("missed key", "no dictionary was asked for a key"))
 def keys_are_there(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A dictionary has the key that it is asked for, unless it has nothing like it.
+    Dictionary and attribute lookups use keys that exist, not misspelt ones.
 
     Judges: `x.get("key")`, `"key" in x`, `getattr(x, "key", ...)` and `hasattr`, beside the
         dictionaries and namespaces in the variables of the functions that run at steps 1, 4 and 16:
@@ -38,7 +38,7 @@ def keys_are_there(trace: Trace[Event]) -> Iterator[Finding]:
                 f"`{asked}`",
                 integer(0, "times there") + f"; `{there}` is there, and nothing reads it",
                 integer(1, "time there, at least"),
-                why=f"it is perhaps to be `{there}`",
+                why=f"perhaps `{there}` is meant",
                 event=probe,
                 source=probe.source,
             )

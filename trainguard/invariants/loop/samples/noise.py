@@ -36,7 +36,7 @@ _MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.7
 @invariant("loop", evidence=has_probe("noise", "no noise was predicted in vain"))
 def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The noise that a model is to tell from its input is in the input.
+    The noise that a denoising model predicts is the noise in its input.
 
     Judges: steps in which the target of an error is a tensor that the script calls noise, or rows
         of it that are scaled, all of them: whether any input of its shape correlates with it, where
@@ -66,7 +66,7 @@ def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("noise mean", "no noise was predicted"))
 def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Noise that a model is to take away is as often below nothing as above it.
+    The noise that a denoising model predicts has zero mean.
 
     Judges: steps in which the target of an error is a tensor that the script calls noise: its mean
         over all of them, of 27,778 numbers or more. Broken where its mean and its deviation are
@@ -85,11 +85,11 @@ def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "noise mean" and abs(probe.measured) > _MEAN_OF_NOISE * probe.reference:
             drawn = (abs(probe.measured - 0.5), abs(probe.reference - _SPREAD_OF_RAND))
             yield Finding(
-                f"the noise that the model of `{trace.subject}` is to predict has a mean",
+                f"the noise that the model of `{trace.subject}` predicts does not have zero mean",
                 f"`{probe.label}`, in {probe.step} of {probe.step} steps",
                 number(abs(probe.measured) / max(probe.reference, 1e-30), "deviations from zero"),
                 number(_MEAN_OF_NOISE, "deviations"),
-                why="perhaps it is drawn by rand, for randn",
+                why="perhaps it is drawn with rand instead of randn",
                 rank=Rank.BROKEN if normal and max(drawn) <= _NEAR_RAND else Rank.NOTE,
                 event=probe,
             )
@@ -98,7 +98,7 @@ def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("noise scale", "no sum of data and noise was given"))
 def noise_keeps_the_variance(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Data and noise are scaled by the roots of shares that add up to one, and not by the shares.
+    Diffusion mixes data and noise with weights whose squares sum to one.
 
     Judges: what a model is given that is to tell the noise, where it is a * data + b * noise, by
         16 pairs of a and b between 0.05 and 0.95: whether a * a + b is 1 in all of them, or
@@ -130,7 +130,7 @@ def noise_keeps_the_variance(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("kept noise", "nothing learned was multiplied by constants"))
 def noise_is_drawn_anew(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Noise that a loss is made with is another one in another step.
+    Noise that a training loss depends on is drawn anew in each step.
 
     Judges: constants of 32 numbers or more that something learned is multiplied by, or targets of
         a distance of torch, that are the same, to the last bit, at 4 looks or more, of steps 1, 2,
@@ -164,7 +164,7 @@ def noise_is_drawn_anew(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("noise levels", "no mixtures of several levels were seen"))
 def noisiest_inputs_are_noise(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The noisiest inputs of a diffusion model are noise, as those are that its samples begin from.
+    A diffusion model's noisiest training inputs are nearly pure noise, as in sampling.
 
     Judges: distances whose target is noise, its data or a sum of both, where a tensor in the
         functions that run is a * data + b * noise with a * a + b * b = 1, in 500 rows or more of
@@ -203,7 +203,7 @@ def noisiest_inputs_are_noise(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("noise times", "no model was told times beside mixtures"))
 def times_tell_the_noise(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The time that a diffusion model is told goes with the noise in what it is given beside it.
+    The time step given to a diffusion model matches the noise level of its input.
 
     Judges: distances whose target is noise, its data or a sum of both, where what is given to a
         module, or what the functions that run call by a name, is a * data + b * noise with
@@ -220,7 +220,7 @@ def times_tell_the_noise(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "noise times":
             yield Finding(
-                f"the times that `{trace.subject}` is told have nothing to do with the noise",
+                f"the time steps given to `{trace.subject}` are unrelated to the noise level",
                 f"`{probe.label}`, beside a * data + b * noise",
                 number(abs(probe.measured), "of correlation with the noise (b)")
                 + f", over {integer(probe.reference, 'rows')}",

@@ -15,7 +15,7 @@ from trainguard.invariants.loop.wording import events, percent
 @invariant("loop", evidence=has_probe("numberings", "no two data sets number the same names"))
 def numbers_mean_the_same_names(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A number that a module looks up stands for the same name in training and in evaluation.
+    An embedding index stands for the same token or category in training and evaluation.
 
     Judges: data sets of loaders that give names their numbers, {name: number}, 8 or more in a row,
         under one attribute each; one is learned from, and another one only evaluated. Whether more
@@ -35,7 +35,7 @@ def numbers_mean_the_same_names(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "numberings" and probe.measured > most * probe.reference:
             yield Finding(
-                f"an evaluation of `{trace.subject}` gives names other numbers than its training",
+                f"an evaluation of `{trace.subject}` maps names to other indices than its training",
                 f"`{probe.label.lstrip('.')}` of its data set",
                 portion(probe.measured, probe.reference, "names") + " have another number",
                 "at most " + percent(most),

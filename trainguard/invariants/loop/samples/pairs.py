@@ -71,7 +71,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
 def _come_apart(trace: Trace[Event], probe: Probe) -> Finding:
     """Return the finding of inputs whose rows come in other pairs."""
     return Finding(
-        f"the inputs of `{trace.subject}` do not follow each other",
+        f"the paired inputs of `{trace.subject}` change their partners",
         f"{probe.label}, beside input 0",
         integer(probe.measured, "rows")
         + " come again, most of them with another partner"
@@ -125,7 +125,7 @@ def _mirrored_apart(trace: Trace[Event], probe: Probe) -> Finding:
 @invariant("loop", evidence=has_probe("carried", "no recurrent layer began with a state"))
 def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A recurrent state goes on with the samples that it has read.
+    A recurrent state is not carried over to unrelated samples of the next batch.
 
     Judges: training passes of models with recurrent layers, each with a batch whose samples a
         loader of torch draws at random, or the script from a table, at indices in no order that it
@@ -160,7 +160,7 @@ def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def mixtures_keep_their_labels(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is mixed of two samples is learned with the labels of these two, weighed alike.
+    Mixup and CutMix samples get the labels of both sources, with matching weights.
 
     Judges: batches that are a weighed mean of each sample and another one of the batch, or have a
         part of another one pasted in, with a cross-entropy for each of two labels: whether the
@@ -199,7 +199,7 @@ def mixtures_keep_their_labels(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Pairs that are drawn as negatives are not among the positives.
+    Pairs sampled as negatives are not positive pairs.
 
     Judges: models that score pairs, or triples, of whole numbers, such as users and items, in calls
         that push all their scores one way: how many of the pairs that are pushed down are pushed up

@@ -64,7 +64,7 @@ _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 )
 def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loader that shuffles has another order in each epoch.
+    A shuffling loader draws a different order in each epoch.
 
     Judges: the passes through loaders with a sampler of torch that draws an order, from which one
         optimizer learned: how many began as an earlier one did. A note for an IterableDataset
@@ -112,7 +112,7 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
 )
 def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A pass through a loader does not draw a few samples over and over, and leaves none out forever.
+    A sampler reaches the whole data set, and does not repeat a few samples.
 
     Judges: passes that were learned from, of 64 samples or more: how many different ones. And
         lists of numbers of samples that a sampler keeps, three or more in one attribute: after 3
@@ -163,7 +163,7 @@ def _undrawn(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("sorted", "no two epochs of the same labels were seen"))
 def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The classes do not come one after the other.
+    Training samples are not sorted by class.
 
     Judges: the labels of each line that calls a loss function of classes, over whole epochs of 4
         steps and 32 rows or more: none may fall within an epoch. Of what a loader serves, by their
@@ -193,7 +193,7 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("random", "no step drew a random number"))
 def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No step draws the random numbers of an earlier step.
+    No training step reuses the random numbers of an earlier step.
 
     Judges: the states of the global generators of torch, numpy and Python at the steps that come
         after a seed was set in the course of a training: those that drew what an earlier step of
@@ -231,7 +231,7 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=HELD_OUT)
 def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is called a validation is made on samples that were not trained on.
+    Validation and test samples are not used in training.
 
     Judges: runs that have folds, or log something by the name of a validation or a test. Pairs of
         an input and its target in evaluations with a loss: whether all had been trained on before;
@@ -310,7 +310,7 @@ def _is_held_out(name: str) -> bool:
 @invariant("loop", evidence=has_probe("centred", "no windows before their targets were seen"))
 def windows_end_before_their_target(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A window of a series holds nothing of what comes after it.
+    A time series window contains no information from after its end.
 
     Judges: windows (N, T, F) of 16 moments or more whose target is a column's value 1 to 12 moments
         after them, as windows that begin later show: whether another column is the same sum of that
@@ -341,7 +341,7 @@ def windows_end_before_their_target(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("edges passed", "no graph with edges held out was seen"))
 def held_out_edges_pass_no_messages(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Edges that an evaluation is to predict are not in the graph that the model learns along.
+    Held-out edges are not in the graph used for message passing in training.
 
     Judges: a square matrix without a gradient that rows are multiplied with below a loss, or rows
         that are read by one index and added up by another; 32 pairs of nodes or more that the

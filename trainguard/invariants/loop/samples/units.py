@@ -24,7 +24,7 @@ _MISTAKES = {
 @invariant("loop", evidence=has_probe("stand-in", "no table of numbers was learned from"))
 def missing_values_are_not_measured(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is missing in an input has no number of its own, far from all that was measured.
+    Missing values are not encoded as an extreme number such as -9999.
 
     Judges: inputs of a learning module with a column for each thing, of 2 or 3 axes: whether a
         number comes 4 times or more in a column, alone and beyond all others, and further from them
@@ -41,7 +41,7 @@ def missing_values_are_not_measured(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "stand-in":
             value, low, high, scaled = map(float, probe.label.split())
             yield Finding(
-                f"an input of `{trace.subject}` has a number that stands for what is missing",
+                f"an input of `{trace.subject}` encodes missing values as an extreme number",
                 portion(probe.measured, probe.reference, "columns") + " that a module learns from",
                 number(value) + ", again and again",
                 number(low) + f" to {high:.4g}, what the others reach in the first of them",
@@ -56,7 +56,7 @@ def missing_values_are_not_measured(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("misread scale", "no input of a scale with a name was seen"))
 def scales_are_what_their_names_say(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Inputs are scaled by the mean and the deviation that stand in variables of those names.
+    Inputs are standardised by subtracting the mean and dividing by the standard deviation.
 
     Judges: what a module learns from, in batches of 256 rows or more together, beside a variable
         with the name of a mean and one of a deviation or a variance, of the same words otherwise
@@ -88,7 +88,7 @@ def scales_are_what_their_names_say(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("wrapped", "no operation on two arrays of bytes was seen"))
 def bytes_do_not_wrap(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is computed of bytes fits into bytes.
+    Arithmetic on uint8 arrays does not overflow.
 
     Judges: differences, sums and products of two arrays of bytes (uint8) in the functions that make
         steps, those that they name, and what serves the samples of data sets in their variables:
@@ -105,7 +105,7 @@ def bytes_do_not_wrap(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "wrapped":
             yield Finding(
-                f"`{trace.subject}` computes with bytes, and the results do not fit into bytes",
+                f"`{trace.subject}` computes with uint8 arrays, and the results overflow",
                 f"`{probe.label}`",
                 portion(probe.measured, probe.reference, "results")
                 + " begin anew, below 0 or above 255",

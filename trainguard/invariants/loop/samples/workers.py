@@ -18,7 +18,7 @@ _ROWS = 32
 @invariant("loop", evidence=has_probe("generators", "no workers held generators of their own"))
 def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Each worker process draws random numbers of its own.
+    Each worker process draws its own random numbers.
 
     Judges: data sets that are trained on and hold a random generator, or whose loader has a
         worker_init_fn: two copies are asked for different samples, as two workers would be.
@@ -37,7 +37,7 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
                 probe.label,
                 "the same state in " + integer(2, "workers") + ", before and after samples",
                 "another state in each worker",
-                why="it is copied as it is, anew in each epoch: set it in worker_init_fn, from"
+                why="each worker gets a copy of the generator: seed it in worker_init_fn, from"
                 " torch.utils.data.get_worker_info().seed",
                 event=probe,
             )
@@ -47,7 +47,7 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("copies", "no stream was served by several workers"))
 def workers_share_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A stream that several workers serve is split between them.
+    The workers of an IterableDataset split the stream between them.
 
     Judges: the first 32768 rows of each pass through an IterableDataset with 2 workers or more that
         is trained on: how many different rows came from each of the workers, once.
