@@ -79,3 +79,9 @@ def test_a_loss_that_makes_its_targets_real() -> None:
             labels=tg.integer("B N", 0, 1),
         )
     )
+
+
+def test_what_is_not_declared() -> None:
+    """A function, or a model, is no subject: one sentence, and the way out."""
+    with pytest.raises(tg.DeclarationError, match="which is not declared. Give it what tg.Loss"):
+        tg.check(F.mse_loss)

@@ -192,3 +192,12 @@ def test_a_callback_that_fails() -> None:
     assert seen.trace.conditions["steps"] == 60
     (fault,) = seen.trace.conditions["faults"]
     assert fault.startswith("nothing was told while it ran: ZeroDivisionError: division by zero")
+
+
+def test_what_is_asked_too_early() -> None:
+    """Before the block, and in it, there is nothing to ask for, and each is said."""
+    seen = tg.record()
+    with pytest.raises(RuntimeError, match="has not begun: ask after the with-block"):
+        seen.check()
+    with seen, pytest.raises(RuntimeError, match="is still recording: ask after the with-block"):
+        seen.check()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import (
     Observations,
@@ -47,6 +48,11 @@ def check(
     cannot be observed, DeclarationError for options that cannot be meant.
     """
     __tracebackhide__ = True
+    if not isinstance(subject, Subject):
+        raise DeclarationError(
+            f"tg.check got {subject!r}, which is not declared. Give it what tg.Loss, tg.Schedule,"
+            " tg.Model, tg.Loader or another of these returns."
+        )
     options = {"select": tuple(select), "ignore": tuple(ignore), "profile": profile}
     settings = replace(Settings(strict=strict).with_values("tg.check", options), seed=seed)
     chosen = (devices,) if isinstance(devices, str) else tuple(devices)

@@ -114,7 +114,8 @@ class Recording:
     def trace(self) -> Trace[Any]:
         """What was seen, once the block is left."""
         if self._trace is None:
-            raise RuntimeError(f"{self._kind}(...) is still recording: ask after the with-block")
+            state = "has not begun" if self._recorder is None else "is still recording"
+            raise RuntimeError(f"{self._kind}(...) {state}: ask after the with-block")
         return self._trace
 
     @property
