@@ -89,7 +89,7 @@ def test_a_run_that_raises_is_found() -> None:
     ("columns", "words"),
     [
         ({"made": 0}, "makes no step after a resume"),
-        ({"began": 0}, "begins anew instead of going on"),
+        ({"began": 0}, "starts from scratch instead of resuming"),
     ],
 )
 def test_a_run_that_does_not_go_on_is_found(columns: dict, words: str) -> None:

@@ -59,7 +59,7 @@ def test_whole_numbers_are_looked_up() -> None:
     codes = {"deviation": 300.0, "mean": 512.0, "low": 0.0, "high": 1023.0, "whole": True}
     assert judged(SCALE, [field("a"), field("b", dtype="int64", **codes)], **NAMED) == []
     (finding,) = judged(SCALE, [field("a"), field("b", **codes)], **NAMED)
-    assert "codes stand as floats" in finding.why
+    assert "perhaps category codes stored as floats" in finding.why
 
 
 def test_zeros_have_no_size() -> None:

@@ -22,7 +22,7 @@ def judge(name: str, *seen: Pass, **promises: Any) -> list[Finding]:
         ("state dtype", "another dtype than the model"),
         ("state value", "a value of `net` is lost"),
         ("untied", "no longer tied"),
-        ("restored", "another model after"),
+        ("restored", "gives other outputs after"),
     ],
 )
 def test_what_a_state_dict_loses(quantity: str, words: str) -> None:

@@ -245,5 +245,5 @@ def test_a_line_that_clips_for_nothing_is_named(judged, steps) -> None:
     probe = Probe(probe="idle clip", measured=40.0, reference=40.0, source="train.py:30")
     run = [*steps(20, clip="taken", clip_limit=1.0), probe]
     (finding,) = judged("clipping_takes_effect", run)
-    assert finding.summary == "a line of `train` clips gradients that no step is made with"
+    assert finding.summary == "gradient clipping in `train` never finds new gradients to clip"
     assert finding.measured == "40 calls found none since the last step"

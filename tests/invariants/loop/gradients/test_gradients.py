@@ -153,7 +153,7 @@ def test_the_share_that_is_allowed_is_the_subjects(ranks, steps) -> None:
 def test_a_read_of_cleared_gradients_is_named(judged, steps) -> None:
     """The line is named that measures a norm after zero_grad."""
     (finding,) = judged("gradient_norm_is_measured_before_zeroing", [*steps(20), read()])
-    assert finding.summary == "`train` reads gradients where they are cleared"
+    assert finding.summary == "`train` reads gradients after they are cleared"
     assert (finding.at, finding.source) == (NORM, "/home/me/train.py:41")
     assert finding.measured == "gradients at 0 of 80 reads"
     assert (finding.allowed, finding.rank) == ("at least 1 of 80", Rank.BROKEN)

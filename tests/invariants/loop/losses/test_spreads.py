@@ -37,7 +37,7 @@ def test_what_is_said(judged) -> None:
     ("label", "summary"),
     [
         ("sign", "the loss of `train` rises with the log-determinant of its flow"),
-        ("value", "what a flow of `train` calls a log-determinant is another number"),
+        ("value", "the log-determinant that a flow of `train` returns is wrong"),
     ],
 )
 def test_log_determinants(label, summary, judged) -> None:

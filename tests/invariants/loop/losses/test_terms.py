@@ -172,7 +172,7 @@ def test_weights_of_all_samples(judged) -> None:
     """An advantage of all pairs weighs each log-probability by what is of other samples."""
     probe = Probe(probe="weighed crosswise", measured=1024, reference=32, label="Net")
     (finding,) = judged(PAIRS, [probe])
-    assert finding.summary == "the loss of `train` weighs the term of each sample by those of all"
+    assert finding.summary == "the loss of `train` multiplies each sample by the weights of all"
     assert (finding.measured, finding.rank) == ("1024 elements in the mean", Rank.BROKEN)
 
 

@@ -21,7 +21,7 @@ def test_inputs_that_do_not_matter(judged, steps) -> None:
     """All answers are the same to the last bit, and a matrix learns nothing."""
     dead = {"reference": 3.0, "numbers": (1.0,), "label": "1 of 1 inputs in the opposite order"}
     (finding,) = judged("inputs_matter", [*steps(9), *asked("inputs edited", 0.0, 0.0, **dead)])
-    assert finding.summary == "nothing that a model of `train` is shown changes its loss"
+    assert finding.summary == "the inputs of a model of `train` do not affect its loss"
     assert (finding.at, finding.source, finding.rank) == ("steps 1, 2", LINE, Rank.BROKEN)
     for healthy in (
         asked("inputs edited", 0.0, **dead),
@@ -126,7 +126,7 @@ def test_labels_of_which_the_order_is_no_matter(judged) -> None:
     """In every answer, and in two at least."""
     row = {"reference": 1.0, "label": "16 labels, each to the next sample", "smallest": "with ..."}
     (finding,) = judged("labels_matter", asked("labels exchanged", 0.0, 0.0, **row))
-    assert finding.summary == "it is no matter to `train` which label belongs to which sample"
+    assert finding.summary == "`train` ignores which label belongs to which sample"
     assert (finding.at, finding.smallest) == ("steps 1, 2", "with ...")
     for healthy in ((0.0,), (0.0, 1.0)):
         assert judged("labels_matter", asked("labels exchanged", *healthy, **row)) == []

@@ -21,9 +21,7 @@ def returned(measured: float, reference: float) -> Probe:
 def test_messages_that_come_back(judged, steps) -> None:
     """In all looks."""
     (finding,) = judged(REACHES, [*steps(9), returned(3, 3)])
-    assert finding.summary == (
-        "the messages of a graph of `train` come back to where they are from"
-    )
+    assert finding.summary == ("graph messages of `train` go back to the node that sent them")
     assert finding.measured == "3 of 3 steps in which nothing depends on the other end"
     assert (finding.allowed, finding.rank) == ("0 steps", Rank.BROKEN)
 

@@ -13,7 +13,7 @@ def test_a_statement_without_an_effect_is_named(judged) -> None:
     probe = Probe(probe="discarded", measured=1.0, reference=1.0, **rest)
     (finding,) = judged("results_are_kept", [probe])
     assert finding.rank is Rank.BROKEN
-    assert finding.summary == "`train` computes something, and keeps nothing of it"
+    assert finding.summary == "`train` computes a result and discards it"
     assert (finding.at, finding.measured) == ("`x.clamp(0, 1)`", "1 statement without an effect")
 
 

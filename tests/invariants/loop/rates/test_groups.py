@@ -18,9 +18,7 @@ def test_rates_that_are_equal_though_made_apart(judged, steps) -> None:
     """All steps must have equal rates, and there must be enough of them."""
     run = steps(20, rates=(1e-3, 1e-3))
     (finding,) = judged("groups_keep_their_rates", [*run, made(1e-3, 1e-4)])
-    assert (
-        finding.summary == "groups of `train` that are made with rates of their own have one rate"
-    )
+    assert finding.summary == "parameter groups of `train` lose their different learning rates"
     assert finding.measured == "0.001 in each at the first step, equal in all 20 steps"
     assert (finding.allowed, finding.source) == (
         "0.001 down to 0.0001, as they are made",

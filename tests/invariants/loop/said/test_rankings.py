@@ -25,7 +25,7 @@ LOW = [0.3, 0.1, 0.05, 0.04]
 def test_areas_far_below_one_half_are_found(judged) -> None:
     """From the first one on, all of them; in percent too."""
     (finding,) = judged("rankings_are_not_upside_down", evaluations(LOW, LOW))
-    assert finding.summary == "what `train` ranks by its model is ranked the wrong way round"
+    assert finding.summary == "the scores that an evaluation of `train` ranks by are inverted"
     assert (finding.measured, finding.allowed) == (
         "0.04 (4 of 4 times)",
         "at least 0.4, as by chance",
