@@ -193,3 +193,38 @@ def test_declaring_imports_no_torch(pytester: pytest.Pytester) -> None:
         "assert not {'torch', 'numpy', 'hypothesis'} & sys.modules.keys()"
     )
     assert pytester.run(sys.executable, "-c", code).ret == 0
+
+
+@pytest.mark.parametrize(
+    ("declare", "told"),
+    [
+        (
+            lambda r: tg.Loss(torch.nn.functional.l1_loss, input=r, target=r, allow=["a"]),
+            'allow={"NAME": "why it',
+        ),
+        (
+            lambda r: tg.Loss(torch.nn.functional.l1_loss, input=r, target=r, limits=3),
+            'limits={"NAME": 0.1}.',
+        ),
+        (
+            lambda r: tg.Loss(torch.nn.functional.l1_loss, input=r, target=r, vary=["a"]),
+            "is no mapping. Write vary=",
+        ),
+        (
+            lambda r: tg.Loss(torch.nn.functional.l1_loss, inputs=r),
+            'inputs={"x": tg.real("B 4", -1, 1)}.',
+        ),
+        (lambda r: tg.Script("train.py", allow=["a"]), "tg.Script(allow=['a']) is no mapping."),
+        (
+            lambda r: tg.Loss(torch.nn.functional.l1_loss, input=(-1, 1), target=r),
+            'Did you mean tg.real("B", -1, 1)?',
+        ),
+        (lambda _: tg.Loss(torch.nn.MSELoss), "got the class MSELoss. Pass one of it: MSELoss()."),
+    ],
+    ids=["excuses", "limits", "variants", "inputs", "of a script", "a range", "a class"],
+)
+def test_what_is_written_otherwise(declare, told: str) -> None:
+    """One sentence says how it is to be written."""
+    with pytest.raises(tg.DeclarationError) as refused:
+        declare(tg.real("B", -1, 1))
+    assert told in str(refused.value)

@@ -260,6 +260,8 @@ def check_drawn(kind: str, name: str, value: object, options: Iterable[str]) -> 
     if isinstance(value, Domain) or is_strategy(value):
         return
     near = did_you_mean(name, options)
+    if isinstance(value, tuple) and len(value) == 2 and _are_numbers(value):
+        near = f' Did you mean tg.real("B", {value[0]!r}, {value[1]!r})?'
     raise DeclarationError(
         f"tg.{kind}({name}={value!r}) is neither a domain nor a Hypothesis strategy."
         f"{near if 'Did you' in near else f' Write tg.choice({value!r}) to fix it.'}"

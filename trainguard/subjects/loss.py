@@ -23,6 +23,7 @@ from trainguard.subjects.subject import (
     check_callable,
     check_word,
     is_strategy,
+    mapping_of,
     parameters,
     required_names,
 )
@@ -91,8 +92,8 @@ class Loss(Subject):
         __tracebackhide__ = True
         own = {
             "function": function,
-            "inputs": {**(inputs or {}), **domains},
-            "vary": dict(vary or {}),
+            "inputs": {**mapping_of("Loss", "inputs", inputs), **domains},
+            "vary": mapping_of("Loss", "vary", vary),
             "sizes": dict(sizes or {}),
             "dtypes": (dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
             "reduction": reduction,
@@ -101,8 +102,8 @@ class Loss(Subject):
             "likelihood": likelihood,
             "relations": check_relations("Loss", relations),
             "budget": budget,
-            "allow": dict(allow or {}),
-            "limits": dict(limits or {}),
+            "allow": mapping_of("Loss", "allow", allow),
+            "limits": mapping_of("Loss", "limits", limits),
             "timeout": timeout,
             "name": name or getattr(function, "__name__", type(function).__name__),
         }

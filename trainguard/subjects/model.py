@@ -14,7 +14,14 @@ from trainguard.subjects.domain import BATCH, Domain, check_sizes, tensors_of
 from trainguard.subjects.loss import DTYPES
 from trainguard.subjects.model_inputs import check_factory, check_inputs
 from trainguard.subjects.relation import Relation, check_relations
-from trainguard.subjects.subject import Subject, check_callable, check_word, is_strategy, parameters
+from trainguard.subjects.subject import (
+    Subject,
+    check_callable,
+    check_word,
+    is_strategy,
+    mapping_of,
+    parameters,
+)
 
 Range = tuple[float, float]
 Components = Mapping[str, int | None]
@@ -105,10 +112,10 @@ class Model(Subject):
         __tracebackhide__ = True
         own = {
             "model": model,
-            "inputs": {**(inputs or {}), **domains},
+            "inputs": {**mapping_of("Model", "inputs", inputs), **domains},
             "sizes": dict(sizes or {}),
             "arguments": dict(arguments or {}),
-            "vary": dict(vary or {}),
+            "vary": mapping_of("Model", "vary", vary),
             "loss": loss,
             "initial_loss": initial_loss,
             "classes": classes,
@@ -124,8 +131,8 @@ class Model(Subject):
             "compiled": compiled,
             "relations": check_relations("Model", relations),
             "budget": budget,
-            "allow": dict(allow or {}),
-            "limits": dict(limits or {}),
+            "allow": mapping_of("Model", "allow", allow),
+            "limits": mapping_of("Model", "limits", limits),
             "timeout": timeout,
             "name": name or getattr(model, "__name__", type(model).__name__),
         }

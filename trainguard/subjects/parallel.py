@@ -7,7 +7,13 @@ from typing import Any, ClassVar
 
 from trainguard.core.errors import DeclarationError
 from trainguard.subjects.domain import BATCH, Domain, bounds_of, check_possible
-from trainguard.subjects.subject import Subject, check_callable, check_device_type, check_word
+from trainguard.subjects.subject import (
+    Subject,
+    check_callable,
+    check_device_type,
+    check_word,
+    mapping_of,
+)
 
 WRAPPERS = ("ddp", "fully_shard")
 _SIZE = 4  # of a dimension of which nothing is said; of the batch, on each of the most processes
@@ -88,10 +94,10 @@ class Parallel(Subject):
             "cut": cut,
             "uneven": uneven,
             "devices": devices,
-            "inputs": {**(inputs or {}), **domains},
+            "inputs": {**mapping_of("Parallel", "inputs", inputs), **domains},
             "sizes": dict(sizes or {}),
-            "allow": dict(allow or {}),
-            "limits": dict(limits or {}),
+            "allow": mapping_of("Parallel", "allow", allow),
+            "limits": mapping_of("Parallel", "limits", limits),
             "timeout": timeout,
             "name": name or getattr(build, "__name__", type(build).__name__),
         }

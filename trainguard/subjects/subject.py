@@ -109,6 +109,10 @@ def check_callable(kind: str, function: object) -> None:
             f"tg.{kind} got {function!r}, which cannot be called."
             f" Pass the function itself{', or an nn.Module' if kind == 'Loss' else ''}."
         )
+    if kind == "Loss" and isinstance(function, type):
+        raise DeclarationError(
+            f"tg.Loss got the class {function.__name__}. Pass one of it: {function.__name__}()."
+        )
 
 
 def check_word(option: str, words: Iterable[str], known: Iterable[str]) -> None:
@@ -147,8 +151,28 @@ def is_strategy(value: object) -> bool:
     return strategies is not None and isinstance(value, strategies.SearchStrategy)
 
 
+_EXAMPLES = {
+    "allow": '{"NAME": "why it is so"}',
+    "limits": '{"NAME": 0.1}',
+    "inputs": '{"x": tg.real("B 4", -1, 1)}',
+    "vary": '{"OPTION": tg.choice([1, 2])}',
+}
+
+
+def mapping_of(kind: str, option: str, value: object) -> dict[str, Any]:
+    """Return what an option names, nothing for None; raises DeclarationError for a list, say."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DeclarationError(
+            f"tg.{kind}({option}={value!r}) is no mapping. Write {option}={_EXAMPLES[option]}."
+        )
+    return dict(value)
+
+
 def _check_excuses(subject: Subject) -> None:
     """Raise for excuses of unknown or inapplicable invariants, and for excuses without a reason."""
+    mapping_of(type(subject).__name__, "allow", subject.allow)
     known = {made.name for made in of_families(subject.families)}
     for name, reason in subject.allow.items():
         if name not in known:
@@ -162,6 +186,7 @@ def _check_excuses(subject: Subject) -> None:
 
 def _check_limits(subject: Subject) -> None:
     """Raise for limits of unknown invariants and for limits that are no positive numbers."""
+    mapping_of(type(subject).__name__, "limits", subject.limits)
     known = {made.name for made in of_families(subject.families)}
     for name, limit in subject.limits.items():
         if name not in known:

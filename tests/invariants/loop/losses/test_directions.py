@@ -1,7 +1,10 @@
 """The judges of which way a loss pushes what it is made of."""
 
+from dataclasses import replace
+
 import pytest
 
+from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 
 
@@ -113,3 +116,17 @@ def test_scores_that_are_cosines(label, remedy, judged) -> None:
     (finding,) = judged("scores_can_reach_their_targets", [Probe(probe="bounded scores", **rest)])
     assert finding.at == f"cosines of 512 classes, times {label}"
     assert finding.why.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({}, ["broken"]), ({"loaded": True}, []), ({"called": False}, []), ({"moved": False}, [])],
+    ids=["learns", "had learned before", "an input", "stays"],
+)
+def test_a_distance_that_is_made_large(change, expected, ranks, steps) -> None:
+    """By the one optimizer of a model that begins to learn."""
+    weight = replace(Parameter(name="Net.weight", dimensions=2), **change)
+    probe = Probe(probe="term sign", measured=9.0, reference=9.0, label="distance")
+    assert ranks("terms_keep_their_sign", [*steps(9), weight, probe]) == expected
+    other = [replace(step, optimizer="Adam") for step in steps(9)]
+    assert ranks("terms_keep_their_sign", [*steps(9), *other, weight, probe]) == []

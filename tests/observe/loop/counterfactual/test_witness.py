@@ -1,10 +1,14 @@
 """The witness: what a child tells of its step."""
 
+import multiprocessing
+import os
+
+import pytest
 import torch
 from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import Exit
-from trainguard.observe.loop.counterfactual.witness import Witness
+from trainguard.observe.loop.counterfactual.witness import Witness, tell_end
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -23,3 +27,16 @@ def test_gradients_of_this_run_alone() -> None:
         held = list(Witness(recorder, Exit(-1), net)._held())
     assert len(kept.param_groups) == 1
     assert [gradient.numel() for gradient in held] == [6]
+
+
+def test_the_end_of_a_training_is_told_in_words() -> None:
+    """Of the user's code, and of multiprocessing where a worker is another process's child."""
+    assert tell_end(None) == tell_end(SystemExit(4)) == "the training ended"
+    assert tell_end(RuntimeError("no such queue")) == "RuntimeError: no such queue"
+    worker = multiprocessing.Process(target=print)
+    worker._parent_pid = os.getpid() + 1
+    with pytest.raises(AssertionError) as refused:
+        worker.is_alive()
+    assert tell_end(refused.value) == (
+        "it needs a batch that no worker of its loader has brought yet"
+    )

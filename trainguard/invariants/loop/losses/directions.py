@@ -6,10 +6,11 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
+from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.wording import courses, events
 from trainguard.invariants.wording import number
 
 _LEAST = 3  # losses that show it, all that were looked at: a single one may be another term's
@@ -38,6 +39,12 @@ _TERMS = {
         "taken off",
         "added to it",
     ),
+    "distance": (
+        "its distance from the targets large",
+        "a loss function of torch, which is all that the loss is",
+        "taken off",
+        "the loss itself",
+    ),
     "policy": (
         "less likely what has paid",
         "the log-probabilities, or their ratios, times what has paid",
@@ -45,7 +52,10 @@ _TERMS = {
         "-log_prob * advantage, or -exp(new - old) * advantage",
     ),
 }
-_CAUSES = {"policy": "a minus may be missing, or the ratio is the old one over the new one"}
+_CAUSES = {
+    "distance": "the minus sign before it may be one too many",
+    "policy": "a minus may be missing, or the ratio is the old one over the new one",
+}
 
 
 @invariant(
@@ -63,9 +73,12 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
         log-probabilities: exp(d) - d - 1 or d**2, of their difference d. Policies:
         log-probabilities of what was chosen, or ratios that rise or fall with such, times what a
         variable with the name of a reward, a return or an advantage has, as it is, in part, or less
-        another one.
-    Allows: weights that change or learn; entropies that are made small without a policy, as where a
-        model is adapted to unlabelled inputs; pay that goes with a cost, or has the name of one.
+        another one. Cross-entropies and squared distances of torch, where they are all that a loss
+        is, of the one optimizer of a run, whose model has not loaded anything.
+    Allows: inputs that learn to be misjudged; models that unlearn what they have loaded; what has
+        an optimizer beside that of its judge; weights that change or learn; entropies that are made
+        small without a policy, as where a model is adapted to unlabelled inputs; pay that goes with
+        a cost, or has the name of one.
     Misses: divergences that torch.distributions computes; terms that go backward by themselves.
     Why: a bonus with the wrong sign makes a policy certain before it has tried anything, and a
         divergence with the wrong sign drives the codes as far from the prior as they get: the loss
@@ -77,6 +90,8 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for probe in events(trace, Probe):
         shown = probe.probe == "term sign" and _LEAST <= probe.measured == probe.reference
+        if probe.label == "distance" and not _learns_by_itself(trace):
+            continue
         if shown and probe.label in _TERMS:
             what, at, wrong, right = _TERMS[probe.label]
             yield Finding(
@@ -87,6 +102,13 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
                 why=_CAUSES.get(probe.label, "the sign of this term may be the wrong one"),
                 event=probe,
             )
+
+
+def _learns_by_itself(trace: Trace[Event]) -> bool:
+    """Say whether one optimizer alone moves a model, and nothing was loaded into it."""
+    held = [p for p in events(trace, Parameter) if p.held and p.called and p.dimensions > 1]
+    moved = [p for p in held if p.moved]
+    return len(courses(trace)) == 1 and bool(moved) and not any(p.loaded for p in moved)
 
 
 @invariant("loop", evidence=has_probe("live target", "no loss compared outputs of a module"))

@@ -31,6 +31,8 @@ MOST_GIVEN = 2**18  # numbers of what loss functions are given that are reported
 _ROUNDING = 1e-5  # of a loss in float32: sums of masked terms are exact zeros, orders stay
 _NARROW = 1e-2  # of a loss that went through a dtype of 8 to 11 bits
 
+_NO_WORKER = "can only test a child process"  # multiprocessing, of one that the parent started
+
 
 class GivenRows(NamedTuple):
     """
@@ -101,7 +103,7 @@ class Witness(Watcher):
 
     def leave(self, error: BaseException | None) -> NoReturn:
         """End the child where the training that it went on with is over."""
-        self.way_out.give_up(f"{type(error).__name__}: {error}" if error else "the training ended")
+        self.way_out.give_up(tell_end(error))
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -230,3 +232,12 @@ def _rounding_of(module: nn.Module) -> float:
     """Return the share of a loss that may be rounding, after a model's dtypes."""
     narrow = {torch.float16, torch.bfloat16}
     return _NARROW if narrow & {p.dtype for p in module.parameters()} else _ROUNDING
+
+
+def tell_end(error: BaseException | None) -> str:
+    """Say how a training ended that a child went on with, before there was an answer."""
+    if error is None or isinstance(error, SystemExit):
+        return "the training ended"
+    if isinstance(error, AssertionError) and str(error) == _NO_WORKER:
+        return "it needs a batch that no worker of its loader has brought yet"
+    return f"{type(error).__name__}: {error}"

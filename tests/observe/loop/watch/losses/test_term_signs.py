@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Normal
+from torch.nn import functional as F
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+
+KINDS = torch.arange(8) % 4
 
 
 def looks(make: Callable[[torch.Tensor], torch.Tensor], climbs=False) -> list[tuple]:
@@ -144,3 +147,23 @@ def test_divergences_from_a_reference(written: str) -> None:
 def test_other_functions_of_a_ratio_have_no_sign(written: str) -> None:
     """What is least elsewhere than where both are the same is no distance."""
     assert looks(kept_near(written, -0.1)) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda o: -F.cross_entropy(o, KINDS), 1),
+        (lambda o: -2 * F.mse_loss(o, torch.zeros(8, 4)) / 4, 1),
+        (lambda o: -F.binary_cross_entropy_with_logits(o, torch.ones(8, 4)) + 1, 1),
+        (lambda o: F.cross_entropy(o, KINDS), 0),
+        (lambda o: o.square().mean() - F.cross_entropy(o, KINDS), 0),
+        (lambda o: (F.cross_entropy(o, KINDS, reduction="none") * -torch.ones(8)).mean(), 0),
+        (lambda o: -o.log_softmax(1).mean(), 0),
+    ],
+    ids=["cross", "square", "binary", "as it is", "beside another", "weighed", "by hand"],
+)
+def test_a_distance_that_is_all_of_a_loss(make, told: int) -> None:
+    """Is to become small; where it is a part, or weighed by what has paid, nobody knows."""
+    wrong = [("distance", 3.0, 3.0)]
+    assert looks(make) == wrong * told
+    assert looks(make, climbs=True) == []

@@ -29,6 +29,12 @@ _CONSTANTS = 8  # operations with constants between two terms
 _ENTROPY = "trainguard: entropy"
 _PROBABILITIES = {"ExpBackward", "SoftmaxBackward"}
 _LOGARITHMS = {"LogBackward", "LogSoftmaxBackward"}
+# Loss functions of torch, as they stand in a graph: each is to become small.
+_DISTANCES = {
+    *("NllLossBackward", "NllLoss2DBackward", "BinaryCrossEntropyBackward"),
+    *("BinaryCrossEntropyWithLogitsBackward", "MseLossBackward"),
+    *("SmoothL1LossBackward", "HuberLossBackward"),
+}
 
 
 class TermSigns(Watcher):
@@ -36,9 +42,10 @@ class TermSigns(Watcher):
     The Probe events "term sign": terms of a loss that can be meant in one direction alone.
 
     label: "entropy", of a policy whose log-probabilities are in the same loss, "divergence", of
-    normal distributions from the standard one, or "reference", of a policy's log-probabilities from
-    constant ones. measured: looks at which such a term is added to the loss with the sign that
-    makes it worse, reference: looks at which there was one.
+    normal distributions from the standard one, "reference", of a policy's log-probabilities from
+    constant ones, or "distance", of a loss that is one loss function of torch and nothing else.
+    measured: looks at which such a term is added to the loss with the sign that makes it worse,
+    reference: looks at which there was one.
     """
 
     makes = ("Probe:term sign",)
@@ -72,6 +79,8 @@ class TermSigns(Watcher):
         apart = [part.factor for part in parts if _is_apart(part.node)]
         if apart:
             self._take("reference", any(factor < 0 for factor in apart))
+        if len(parts) == 1 and _is_distance(parts[0].node):
+            self._take("distance", parts[0].factor < 0)
 
     def finish(self) -> Iterable[Event]:
         """Return what was seen of each."""
@@ -116,6 +125,11 @@ def _below(loss: torch.Tensor) -> Iterator[Any]:
     """Yield the nodes of a loss, nothing of one that is too large."""
     nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
     return iter(nodes if len(nodes) < _MOST_NODES else [])
+
+
+def _is_distance(node: Node) -> bool:
+    """Say whether a node is a loss function over a batch; what it is of each sample is weighed."""
+    return kind_of(node) in _DISTANCES and bool(autograd_graph.saved(node, "reduction"))
 
 
 def _is_term(node: Node) -> bool:
