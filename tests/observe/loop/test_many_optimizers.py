@@ -93,3 +93,19 @@ def test_a_model_whose_optimizer_is_gone_unused() -> None:
                     parameter -= 0.01 * parameter.grad
                     parameter.grad = None
     assert recorder.steps == 24
+
+
+def test_optimizers_of_an_earlier_training_do_not_count() -> None:
+    """However many of them are still in memory, a new one is looked at as in any other run."""
+    left = [torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1) for _ in range(40)]
+    with Recorder("x") as recorder:
+        net = nn.Linear(3, 1)
+        for _ in range(2):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                net(torch.randn(4, 3)).square().mean().backward()
+                optimizer.step()
+    own = [window for window in recorder.windows if window.is_used]
+    assert [(window.before, window.index) for window in own] == [(0, 3), (0, 3)]
+    assert len(recorder.windows) >= len(left)

@@ -14,6 +14,8 @@ CENTRES = torch.cat([torch.rand(20, 2, generator=torch.Generator().manual_seed(0
 CENTRES[:, 2:] = 0.2  # wide, and high
 CORNERS = torch.cat([CENTRES[:, :2] - 0.1, CENTRES[:, :2] + 0.1], 1)
 
+CHANGED, ALIKE = CENTRES.clone(), CENTRES[:1].repeat(20, 1)
+
 
 def pairs(ones: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     """Return the area that each box has in common with each other one."""
@@ -87,9 +89,17 @@ def test_columns_behind_others() -> None:
         (sizes, lambda: CENTRES),
         (pairs, CENTRES[:7].clone),
         (pairs, lambda: CENTRES + 0),
+        (pairs, lambda: CHANGED.add_(0.0)),
+        (pairs, lambda: ALIKE),
     ],
-    ids=["corners", "around both", "sizes alone", "few", "made anew"],
+    ids=["corners", "around both", "sizes alone", "few", "made anew", "changed", "all alike"],
 )
 def test_nothing_is_told(overlap: Overlap, boxes: Callable[[], torch.Tensor]) -> None:
     """Of corners, of other areas, of what a model may have predicted."""
     assert seen(overlap, boxes) == []
+
+
+def test_two_calls_may_be_of_one_prediction() -> None:
+    """The third, after a step, is not."""
+    assert seen(pairs, lambda: CENTRES, steps=2) == []
+    assert len(seen(pairs, lambda: CENTRES, steps=3)) == 1

@@ -24,11 +24,17 @@ class Heads(nn.Module):
 
 
 def fit(
-    model: Heads, learns: nn.Module, names: tuple[str, ...], shift: float, *, awake: bool
+    model: Heads,
+    learns: nn.Module,
+    names: tuple[str, ...],
+    shift: float,
+    *,
+    awake: bool,
+    steps: int = 40,
 ) -> None:
     """Train a part of a model by some of its heads."""
     optimizer = torch.optim.Adam(learns.parameters(), lr=1e-3)
-    for _ in range(40):
+    for _ in range(steps):
         model.train()
         model.trunk.train(awake)
         inputs, classes = torch.randn(32, 6) + shift, torch.randint(0, 3, (32,))
@@ -45,6 +51,8 @@ def found(
     learns: str = "new",
     awake: bool = True,
     thawed: bool = False,
+    steps: int = 40,
+    nudged: bool = False,
 ) -> list[Probe]:
     """Return what is seen of an evaluation after a second stage; learns: a part of the heads."""
     torch.manual_seed(0)
@@ -53,9 +61,11 @@ def found(
         fit(model, model, ("old",), 0.0, awake=True)
         model.trunk.requires_grad_(thawed)
         part = model.heads[learns] if learns else model.heads
-        fit(model, part, trained, shift, awake=awake)
+        fit(model, part, trained, shift, awake=awake, steps=steps)
         model.eval()
         with torch.no_grad():
+            if nudged:
+                model.heads["old"].weight.mul_(0.9)
             model(torch.randn(16, 6) + shift, "new")
             model(torch.randn(16, 6), asked)
     assert "faults" not in recorder.trace.conditions
@@ -84,8 +94,10 @@ def test_the_same_data_moves_little() -> None:
         {"trained": ("old", "new")},
         {"learns": "", "trained": ("old", "new"), "asked": "old"},
         {"thawed": True},
+        {"steps": 12},
+        {"nudged": True},
     ],
-    ids=["asleep", "the new head", "both are called", "both learn", "not frozen"],
+    ids=["asleep", "the new head", "both are called", "both learn", "not frozen", "few", "moved"],
 )
 def test_nothing_is_told(case: dict[str, object]) -> None:
     """Of statistics that stay, of what learns, or is called as it does."""
