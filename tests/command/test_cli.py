@@ -84,7 +84,8 @@ def test_a_shell_completes(begun, offered) -> None:
 
 WRONG = {
     ("explain", "gradient_is_finit"): "Did you mean 'gradient_is_finite'?",
-    ("explain", "banana"): "No invariant is called 'banana'. Known: ",
+    ("explain", "banana"): "No invariant is called 'banana'. `trainguard list` shows them all.\n",
+    ("explain", "leak"): "Did you mean 'future_does_not_leak' or 'target_is_not_in_the_input'?",
     ("list", "los.*"): "GLOB='los.*' matches no invariant. `trainguard list` shows them all.",
 }
 
@@ -96,6 +97,29 @@ def test_a_wrong_name(arguments) -> None:
     assert told.exit_code == 2
     assert WRONG[arguments] in told.stderr
     assert told.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("zero_grad", "gradient_norm_is_measured_before_zeroing"),
+        ("loss.*", "gradient_is_finite"),
+        ("rate", "rate_changes_smoothly"),
+        ("los_fals", "loss_falls"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(name, near) -> None:
+    """A few names are offered, and where all are told: never all of them."""
+    told = run("explain", name).stderr
+    assert f"'{near}'" in told
+    assert 1 <= told.count("'") // 2 - 1 <= 8
+    assert told.endswith("? `trainguard list` shows them all.\n")
+
+
+def test_an_earlier_name_leads_to_the_one_of_today() -> None:
+    """What was renamed is told under its name of today, and nothing else is offered."""
+    made, old = next((made, name) for made in catalogue() for name in made.was)
+    assert f"It is {made.name!r} now." in run("explain", old).stderr
 
 
 def test_version() -> None:

@@ -77,6 +77,31 @@ def test_no_format_hides_what_another_process_found() -> None:
     assert [len(case.findall("failure")) for case in suite] == [0, 1, 1]
 
 
+def places(told: RunAccount) -> tuple[str, str]:
+    """Return the file of the first finding, as an annotation and as SARIF tell it."""
+    annotation = write_accounts("github", [told]).partition("file=")[2].partition(",")[0]
+    (log,) = json.loads(write_accounts("sarif", [told]))["runs"]
+    place = log["results"][0]["locations"][0]["physicalLocation"]
+    return annotation, place["artifactLocation"]["uri"]
+
+
+def test_github_is_told_of_files_as_seen_from_its_workspace(monkeypatch) -> None:
+    """A project in a folder of the repository is told with it; elsewhere nothing changes."""
+    told = account("x", "", [1.0])
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    assert places(told) == ("train.py", "train.py")
+    (before,) = json.loads(write_accounts("sarif", [told]))["runs"]
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/home")
+    assert places(told) == ("me/train.py", "me/train.py")
+    (after,) = json.loads(write_accounts("sarif", [told]))["runs"]
+    same, again = (log["results"][0]["partialFingerprints"] for log in (before, after))
+    assert same == again
+    assert "| train.py:3 |" in write_accounts("markdown", [told])
+    for elsewhere in ("/home/you", "/home/m", ""):
+        monkeypatch.setenv("GITHUB_WORKSPACE", elsewhere)
+        assert places(told) == ("train.py", "train.py")
+
+
 def test_a_message_leads_to_the_site_once_there_is_one(monkeypatch) -> None:
     """Until then, and for invariants of a team's own, the command explains them."""
     (made,) = find_invariants("loop.loss_is_finite")

@@ -8,7 +8,7 @@ import typer
 from trainguard.core.catalogue import catalogue, check_globs
 from trainguard.core.errors import DeclarationError
 from trainguard.core.files import check_installed, check_writable
-from trainguard.core.settings import Settings, from_pyproject
+from trainguard.core.settings import Settings, find_settings
 from trainguard.report.formats.table import FORMATS, split_format
 from trainguard.subjects.subject import Subject
 
@@ -91,14 +91,14 @@ def read_excuses(words: Words) -> dict[str, str]:
 
 
 def read_settings(select: Words, ignore: Words, strict: bool, read: bool) -> Settings:
-    """Read `[tool.trainguard]` of the working directory, and what the command line puts over it."""
+    """Read the nearest `[tool.trainguard]`, and what the command line puts over it."""
     given: dict[str, Any] = {
         "select": split_globs(select),
         "ignore": split_globs(ignore),
         "strict": strict,
     }
     given = {name: value for name, value in given.items() if value}
-    base = from_pyproject(Path.cwd()) if read else Settings()
+    base = find_settings(Path.cwd()) if read else Settings()
     settings = base.with_values("The command line", given)
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)

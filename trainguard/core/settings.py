@@ -1,5 +1,6 @@
 """Settings: what `[tool.trainguard]`, the ini options and the command line agree on."""
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from trainguard.core.errors import DeclarationError, did_you_mean
 
 PROFILES = ("quick", "ci", "thorough")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "mtia", "hpu", "npu")
+_MEANT = {"gpu": "cuda"}  # what a device is called that is none
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d+)?")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 LISTS = ("select", "ignore", "devices", "dtypes", "files")
@@ -54,17 +56,34 @@ class Settings:
 
 def from_pyproject(root: Path) -> Settings:
     """Read `[tool.trainguard]` of the pyproject.toml in `root`, if there is one."""
+    return Settings().with_values("[tool.trainguard]", _read_table(root) or {})
+
+
+def find_settings(folder: Path) -> Settings:
+    """Read `[tool.trainguard]` of the nearest pyproject.toml upward that has one, in a checkout."""
+    folder = folder.absolute()
+    for root in (folder, *folder.parents):
+        table = _read_table(root)
+        if table is not None:
+            return Settings().with_values("[tool.trainguard]", table)
+        if os.path.lexists(root / ".git"):
+            break
+    return Settings()
+
+
+def _read_table(root: Path) -> dict[str, Any] | None:
+    """Return the table of the pyproject.toml in `root`; None where there is no file or no table."""
     file = root / "pyproject.toml"
     if not file.is_file():
-        return Settings()
+        return None
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     except (OSError, ValueError, RecursionError) as error:
         raise DeclarationError(f"{file} is no valid TOML: {error}.") from None
-    own = table.get("trainguard", {}) if isinstance(table, dict) else {}
-    if not isinstance(own, dict):
+    own = table.get("trainguard") if isinstance(table, dict) else None
+    if own is not None and not isinstance(own, dict):
         raise DeclarationError(f"{file} has tool.trainguard={own!r}. Write a table of settings.")
-    return Settings().with_values("[tool.trainguard]", own)
+    return own
 
 
 def _clean(source: str, name: str, value: Any) -> Any:
@@ -88,7 +107,7 @@ def _clean(source: str, name: str, value: Any) -> Any:
 def _device(source: str, value: str) -> str:
     """Return the name of a device; an accelerator may have registered itself under any."""
     kind = value.partition(":")[0]
-    near = did_you_mean(kind, DEVICES)
+    near = did_you_mean(_MEANT.get(kind.lower(), kind), DEVICES)
     if not _DEVICE.fullmatch(value) or (kind not in DEVICES and "mean" in near):
         raise DeclarationError(f"{source} has devices={value!r}.{near}")
     return value

@@ -51,10 +51,10 @@ def test_no_margin(measure: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "outcome"),
-    [("20%", "within"), ("0.2", "within"), ("7%", "open"), ("0.15", "open"), ("4%", "worse")],
+    [("20%", "within"), ("0.3", "within"), ("0.2", "open"), ("7%", "open"), ("4%", "worse")],
 )
 def test_a_change_under_a_margin(text: str, outcome: str) -> None:
-    """Worse is only what is worse with certainty; what may be is open."""
+    """Worse and within is only what is so with certainty; all else is open."""
     assert apply_margin(CHANGE, margin("loss", text)).outcome == outcome
 
 
@@ -75,7 +75,8 @@ def test_a_share_of_a_negative_loss() -> None:
     """The log-likelihood of a density is below zero: a share is one of its size."""
     nll = replace(CHANGE, a=-4.0, b=-3.8)
     assert nll.share == pytest.approx(0.05)
-    assert apply_margin(nll, margin("loss", "5.1%")).outcome == "within"
+    assert apply_margin(nll, margin("loss", "7.6%")).outcome == "within"
+    assert apply_margin(nll, margin("loss", "5.1%")).outcome == "open"
     assert apply_margin(nll, margin("loss", "2%")).outcome == "worse"
 
 

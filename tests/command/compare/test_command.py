@@ -78,6 +78,18 @@ def test_within_a_margin(pairs) -> None:
     assert compare(old, slower, "--time-margin", "3%").exit_code == 1
 
 
+def test_what_two_runs_cannot_tell(tmp_path) -> None:
+    """Where the interval reaches beyond the margin, B may be worse; nor are its ends figures."""
+    for seed, seconds in enumerate((0.012, 0.005)):
+        write(tmp_path / "old" / str(seed), run(seconds=0.01))
+        write(tmp_path / "new" / str(seed), run(seconds=seconds))
+    done = compare(str(tmp_path / "old"), str(tmp_path / "new"), "--time-margin", "10%")
+    told = " ".join(done.stdout.split())
+    assert done.exit_code == 0
+    assert "to more than +1000%, 2 runs)" in told
+    assert ": may be worse than the 10% allowed: too few runs to tell" in told
+
+
 def test_the_document(pairs, tmp_path) -> None:
     """It holds all that is printed, in plain values."""
     old, _, worse = pairs

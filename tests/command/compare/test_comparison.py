@@ -54,12 +54,12 @@ def test_one_training_repeated_is_one() -> None:
 
 
 def test_noise_of_the_machine() -> None:
-    """Where the machine is slow at times, a small difference of time is open, never worse."""
+    """Where the machine is slow at times, a small difference of time is open, either way."""
     a = [run(seconds=s) for s in (0.010, 0.016, 0.011)]
     b = [run(seconds=s) for s in (0.015, 0.011, 0.016)]
     limit = {"time": margin("time", "10%")}
     assert changes(compare_sides(a, b, limit))["time"].outcome == "open"
-    assert changes(compare_sides(b, a, limit))["time"].outcome == "within"
+    assert changes(compare_sides(b, a, limit))["time"].outcome == "open"
 
 
 def test_slower_by_a_share_each_time() -> None:

@@ -1,5 +1,7 @@
 """--select and --ignore, on the command line and in `[tool.trainguard]`."""
 
+from tests.forks import command
+
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
 
 
@@ -32,3 +34,13 @@ def test_the_settings_of_the_working_directory(folder) -> None:
     folder.write("pyproject.toml", settings)
     assert judged(folder) == ["loss_falls"]
     assert judged(folder, "--select", "loss_is_finite") == ["loss_is_finite"]
+
+
+def test_the_settings_above_the_working_directory(folder) -> None:
+    """`[tool.trainguard]` of the project counts in its folders too."""
+    folder.write("pyproject.toml", '[tool.trainguard]\nselect = ["loss_falls"]\n')
+    inner = folder.path / "jobs"
+    inner.mkdir()
+    ended = command(inner, "run", "--json", "out.json", "../train.py")
+    assert ended.returncode == 0
+    assert folder.document("jobs/out.json")["judged"] == ["loop.loss_falls"]

@@ -115,6 +115,28 @@ def as_events(folder: Path, run, unit: str) -> Path:
 FORMATS = (as_table, as_tabs, as_json_lines, as_trainer_state, as_output, as_mlflow, as_events)
 
 
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "2026-12-01 01:11:30,116 INFO ",
+        "2026-12-01 01:11:30,116 - root - INFO - ",
+        "[2026-12-01 01:11:30,116][train][INFO] - ",
+        "2026-12-01 01:11:30 INFO ",
+    ],
+)
+@pytest.mark.parametrize("joint", [" ", ", "])
+def test_the_time_of_a_line_takes_nothing_from_it(tmp_path, stamp, joint) -> None:
+    """The milliseconds of Python's logging are no thousands, and those of a number are."""
+    file = tmp_path / "a.txt"
+    file.write_text(
+        "".join(f"{stamp}step {n}{joint}loss {1 / n:.4f}\n" for n in range(1, 40))
+        + f"{stamp}step: 1,234 loss 0.0123\n"
+    )
+    steps = [event for event in read_log(Log(file)) if isinstance(event, Step)]
+    assert [step.step for step in steps] == [*range(1, 40), 1234]
+    assert [step.loss for step in steps[:2]] == [1.0, 0.5]
+
+
 @pytest.mark.parametrize("write", FORMATS)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_same_is_found_in_each_format(tmp_path, name, write) -> None:

@@ -25,6 +25,7 @@ VERSION: Final = 1
 REPEATS: Final = 5  # with fewer, the interval is too wide for most differences
 NAMES: Final = ("A", "B")
 _SHOWN: Final = 12  # conditions that differ
+_FAR: Final = 10.0  # times A: an end of an interval that lies beyond says nothing by its figure
 Runs = tuple[list[Trace[Any]], list[Trace[Any]]]
 
 
@@ -205,16 +206,24 @@ def _describe_change(change: Change) -> str:
     if math.isfinite(change.b):
         text += f", {_share(change.by, change.a)}"
         if change.low < change.high:
-            ends = f"{_share(change.low, change.a)} to {_share(change.high, change.a)}"
+            ends = f"{_bound(change.low, change.a)} to {_bound(change.high, change.a)}"
             text += f" (99 %: {ends}, {change.pairs} {change.paired})"
     if change.margin is None:
         return text
     verdict = {
         "within": f"within the {change.margin.text} allowed",
         "worse": f"WORSE than the {change.margin.text} allowed",
-        "open": f"more than the {change.margin.text} allowed, and not certain: --repeats tells",
+        "open": f"may be worse than the {change.margin.text} allowed: too few {change.paired} to"
+        " tell",
     }[change.outcome]
     return f"{text}: {verdict}"
+
+
+def _bound(difference: float, of: float) -> str:
+    """Write an end of an interval; where it is far out, only that it is."""
+    if of and abs(difference) > _FAR * abs(of):
+        return f"more than {_FAR:+.0%}" if difference > 0 else f"less than {-_FAR:+.0%}"
+    return _share(difference, of)
 
 
 def _share(difference: float, of: float) -> str:

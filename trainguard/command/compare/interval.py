@@ -39,7 +39,7 @@ class Change:
 
     a, b: what is typical of each side. by: the mean difference of the pairs, low and high the ends
     of its 99 % interval. pairs: how many, and of what ("runs", "steps"). Outcome: "" where no
-    margin was stated, "within", "worse", or "open" where the interval holds the margin.
+    margin was stated, "within" or "worse" with the whole interval, or else "open".
     """
 
     measure: str
@@ -77,7 +77,7 @@ def apply_margin(change: Change, given: Margin) -> Change:
     if not math.isfinite(change.b) or change.low > allowed:
         outcome = "worse"
     else:
-        outcome = "within" if change.by <= allowed else "open"
+        outcome = "within" if change.high <= allowed else "open"
     return replace(change, margin=given, outcome=outcome)
 
 

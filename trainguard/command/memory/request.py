@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainguard.command.memory.target import find_subject
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.files import check_installed
-from trainguard.core.settings import from_pyproject
+from trainguard.core.settings import find_settings
 from trainguard.report.json import check_apart
 from trainguard.subjects import domain
 from trainguard.subjects.budget import DEVICES, Budget
@@ -139,7 +139,7 @@ def subject_of(order: MemoryRequest) -> Subject:
         "at": sizes(order.at),
         "args": order.args,
     }
-    subject = find_subject(order.target, given, from_pyproject(Path.cwd()))
+    subject = find_subject(order.target, given, find_settings(Path.cwd()))
     if isinstance(subject, Run):
         _check_run(order, subject)
     if order.args and not isinstance(subject, Script):

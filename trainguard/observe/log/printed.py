@@ -28,7 +28,8 @@ _ODD = re.compile(  # spellings of no number that are no number of Python
 _WORTH = ("loss", "nll", "lr", "learning", "norm", "acc")  # in lower case
 _FIGURE = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")
 # Numbers as they are written; what is none of these is found when it is made a number.
-_THOUSANDS = re.compile(r"(?<![\w.,+-])\d{1,3}(?:,\d{3})+(?![\d,])")  # 1,234 and not 0,5
+# 1,234, and neither 0,5 nor the 30,116 seconds of a time.
+_THOUSANDS = re.compile(r"(?<![\w.,+-])(?<!\d:)\d{1,3}(?:,\d{3})+(?![\d,])")
 _KINDS = {"1": r"[-+]?\d+", ".": r"[-+.\deE]+"}
 _MOST_FORMS = 4096
 _make_row = partial(tuple.__new__, Row)  # as Row(...), in half the time: there are millions

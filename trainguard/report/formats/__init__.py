@@ -7,6 +7,7 @@ of what was told of one run or of several. It has a line in `FORMATS` of table.p
 line and the plugin read.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +115,15 @@ class RunAccount:
         shown = path.relative_to(self.root) if path.is_relative_to(self.root) else path
         declared = 0 if place.file or self._path != self.subject.file else self.subject.line
         return shown.as_posix(), place.line or declared or 1
+
+    def locate_in_workspace(self, place: Place) -> tuple[str, int]:
+        """Return the same as seen from the workspace of GitHub, where the file lies below it."""
+        file, line = self.locate(place)
+        workspace = os.environ.get("GITHUB_WORKSPACE")
+        path = (self.root / file).resolve()
+        if not workspace or not path.is_relative_to(Path(workspace).resolve()):
+            return file, line
+        return path.relative_to(Path(workspace).resolve()).as_posix(), line
 
 
 def state_finding(finding: Finding) -> str:

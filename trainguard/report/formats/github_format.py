@@ -24,13 +24,13 @@ def tell(account: RunAccount) -> list[str]:
     lines = [
         _annotate(
             "error" if fails else "notice",
-            account.locate(finding.at),
+            account.locate_in_workspace(finding.at),
             verdict.invariant.name,
             state_finding(finding),
         )
         for verdict, finding, fails in account.found()
     ]
-    place = account.locate(Place(""))
+    place = account.locate_in_workspace(Place(""))
     return lines + [_annotate("error", place, name, text) for name, text in account.apart()]
 
 

@@ -72,12 +72,13 @@ def _result(
     Return one result, at the declaration where nothing is known of its line.
 
     Code scanning refuses one without a place. The fingerprint survives where lines above it are
-    added.
+    added, and does not depend on the folder that the file is told from.
     """
     file, line = account.locate(at)
     name = account.owner or account.subject.name
     same = sha256(f"{key}\n{name}\n{file}\n{summary}".encode()).hexdigest()
-    place = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}
+    uri = quote(account.locate_in_workspace(at)[0])
+    place = {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}
     return {
         "ruleId": key,
         "level": level,
