@@ -42,6 +42,39 @@ def test_a_device_with_a_number_is_skipped_where_there_are_not_so_many(project) 
     result.stdout.fnmatch_lines("SKIPPED*the device 'cpu:1' is not present here*")
 
 
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_a_session_without_any_of_its_devices_fails(project, workers) -> None:
+    """A job that has lost what it was to judge on does not pass for it."""
+    project.declare("guard_x", "mse")
+    select = "--trainguard-select=value_is_finite,gradient_is_finite"
+    result = project.run("--trainguard-devices=cpu:1,cpu:2", select, *workers)
+    result.assert_outcomes(skipped=4)
+    absent = "; ".join(f"the device 'cpu:{n}' is not present here, only *cpu*" for n in (1, 2))
+    result.stdout.fnmatch_lines(f"nothing was judged: {absent}")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_devices_of_the_settings_are_named_too(project) -> None:
+    """What is judged on no device passes, and the session fails for the rest."""
+    project.declare("guard_x", "mse", "warmup")
+    project.pytester.makepyprojecttoml("[tool.trainguard]\ndevices = ['cpu:1']\n")
+    result = project.run("--trainguard-select=value_is_finite,rate_is_finite_and_positive")
+    result.assert_outcomes(skipped=1, passed=1)
+    result.stdout.fnmatch_lines("nothing was judged on cpu:1: the device 'cpu:1' is not present*")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("devices", ["cpu,cpu:1", "cpu:1"])
+def test_a_session_that_could_judge_what_it_was_asked_passes(project, devices) -> None:
+    """One of the devices is there, or there is nothing to judge on a device: a skip is a skip."""
+    subject = "mse" if devices.startswith("cpu,") else "warmup"
+    project.declare("guard_x", subject)
+    select = "--trainguard-select=value_is_finite,rate_is_finite_and_positive"
+    result = project.run(select, f"--trainguard-devices={devices}")
+    result.stdout.no_fnmatch_line("nothing was judged*")
+    assert result.ret == pytest.ExitCode.OK
+
+
 def test_a_device_that_nobody_registered_fails(project) -> None:
     """A name that torch has never heard of judges nothing, and that is no pass."""
     project.declare("guard_x", "mse")

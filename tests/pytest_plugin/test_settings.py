@@ -62,6 +62,7 @@ def test_every_setting_is_an_ini_option(project, line) -> None:
 BAD = {
     "--trainguard-profile=quik": ("The command line has profile='quik'. Did you mean 'quick'?"),
     "--trainguard-devices=cdua": "The command line has devices='cdua'. Did you mean 'cuda'?",
+    "--trainguard-devices=gpu": "The command line has devices='gpu'. Did you mean 'cuda'?",
     "--trainguard-dtypes=float23": "The command line has dtypes='float23'. Did you mean 'float32'?",
     "--trainguard-select=value_is_finit": (
         "select='value_is_finit' matches no invariant. Did you mean 'value_is_finite'?"

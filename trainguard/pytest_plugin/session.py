@@ -23,6 +23,12 @@ from trainguard.pytest_plugin.collect import (
 )
 from trainguard.pytest_plugin.curve_snapshots import seat_curves
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS
+from trainguard.pytest_plugin.passed_over import (
+    PassedOver,
+    describe_absent,
+    describe_outside,
+    find_outside,
+)
 from trainguard.pytest_plugin.session_files import FILES, open_files
 from trainguard.report.session_summary import SessionSummary
 from trainguard.subjects.subject import Subject
@@ -39,6 +45,8 @@ class Judging:
             raise pytest.UsageError(str(error)) from None
         self.config = config
         self.summary = SessionSummary()
+        self.passed_over = PassedOver()
+        self.reason = ""  # why nothing was judged, or nothing on the devices that were named
         self.homes: dict[int, tuple[Subject, str]] = {}
         self.misdeclared: set[str] = set()
         self.told: list[str] = []  # of the files
@@ -83,12 +91,14 @@ class Judging:
             return None
         if self._belongs_elsewhere(obj, collector.module, f"{collector.nodeid}::{name}"):
             return []
+        self.passed_over.found.add(f"{collector.nodeid}::{name}")
         return [SubjectCollector.from_parent(collector, name=name, subject=obj)]
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let `-m trainguard` select functions under `@tg.guard` too."""
         if _is_guard_item(item):
             item.add_marker("trainguard")
+            self.passed_over.found.add(item.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember subjects without an item, and whether declarations are all that is wrong."""
@@ -114,6 +124,10 @@ class Judging:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Tell syrupy which items have curves, before any is deselected."""
         seat_curves(self.config, items)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember the items that will not run."""
+        self.passed_over.deselect(items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the items that are to run."""
@@ -173,13 +187,16 @@ class Judging:
         mine = {i for i in ids if i.rpartition("::")[2].split("[")[0] in names}
         self.summary.collected |= mine
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Hand what a worker alone knows to its controller, which writes the files."""
+        self.passed_over.refused |= session.exitstatus == pytest.ExitCode.USAGE_ERROR
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["trainguard"] = sorted(self.summary.empty)
             self.config.workeroutput["trainguard_files"] = self.files.send()
+            self.config.workeroutput["trainguard_passed_over"] = self.passed_over.send()
         elif not self.config.getoption("collectonly"):
             self.told = self.files.write()
+            self._settle_exit(session)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -188,6 +205,7 @@ class Judging:
         self.summary.empty |= set(output.get("trainguard", ()))
         if "trainguard_files" in output:
             self.files.take(output["trainguard_files"])
+            self.passed_over.take(output["trainguard_passed_over"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write the closing section."""
@@ -195,11 +213,29 @@ class Judging:
             return
         colour = {"green": True} if self.summary.well else {"yellow": True}
         terminalreporter.write_sep("=", "trainguard", **colour)
-        terminalreporter.write_line(self.summary.text(self.settings))
+        if self.summary.collected or not self.reason:
+            terminalreporter.write_line(self.summary.text(self.settings))
+        if self.reason:
+            terminalreporter.write_line(self.reason)
         for sentence in self.told:
             terminalreporter.write_line(f"trainguard: {sentence}")
         for line in self.files.printed():
             terminalreporter.write_line(line)
+
+    def _settle_exit(self, session: pytest.Session) -> None:
+        """Find why nothing was judged, and let no session pass that missed what it was to judge."""
+        summary, code = self.summary, pytest.ExitCode.OK
+        if summary.collected:
+            self.reason = describe_absent(summary, self.settings)
+            code = pytest.ExitCode.TESTS_FAILED if self.reason else code
+        elif self.passed_over.deselected or not (summary.empty or summary.uncollected):
+            self.reason = self.passed_over.why_none()
+            outside = [] if self.reason else find_outside(self.config, self._is_guard_file)
+            if outside:
+                self.reason = describe_outside(outside, self.config.getini("testpaths"))
+                code = pytest.ExitCode.NO_TESTS_COLLECTED
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = code
 
     # Where subjects are
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -39,6 +40,18 @@ def test_fail_fast_stops_at_the_first_loss_that_is_not_finite(folder) -> None:
     (line,) = (folder.path / "told.jsonl").read_text().splitlines()
     told = json.loads(line)
     assert (told["steps"], told["invariant"], told["at"]["step"]) == (701, "loss_is_finite", 700)
+
+
+def test_fail_fast_stops_at_a_logged_number_that_is_not_true(folder) -> None:
+    """What is printed is judged as it is said, long before the run is over."""
+    norm = "sum(float(p.grad.norm()) for p in net.parameters() if p.grad is not None)"
+    after = f"    optimizer.zero_grad()\n    print(f'grad_norm {{{norm}:.4f}}')"
+    folder.trains(steps=600, after=after)
+    done = folder.run("--fail-fast", "train.py")
+    assert done.returncode == 1, done.stderr
+    stopped = re.search(r"--fail-fast at step (\d+): logged_values_are_true", done.stdout)
+    assert stopped is not None, done.stdout
+    assert int(stopped[1]) <= 60
 
 
 def test_live_tells_once_and_again_at_the_end(folder) -> None:

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trainguard.core.settings import Settings
-from trainguard.events.loop import Evaluation
+from trainguard.events.loop import Evaluation, Logged
 from trainguard.events.trace import Trace
 from trainguard.judging.live import LiveJudge
 from trainguard.observe.loop.live_looks import LiveLooks
@@ -56,3 +56,33 @@ def test_an_evaluation_is_looked_at_after_the_next_step() -> None:
     assert {steps: count for steps, count in seen.items() if steps > 73} == {74: 1}
     told = {one.invariant.name: steps for steps, one in judge.told}
     assert told == {"evaluation_mode_is_on": 74}
+
+
+def test_what_is_said_is_looked_at_with_its_steps() -> None:
+    """Numbers are in the trace as they are said, and what is untrue of them is told at once."""
+    judge, seen = LiveJudge(Script("train"), Settings()), dict[int, list[Logged]]()
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    recorder = Recorder("train")
+
+    def look(steps: int, trace: Trace) -> str:
+        """Note what was said until now, and judge."""
+        seen[steps] = [event for event in trace if isinstance(event, Logged)]
+        judge.judge(steps, trace)
+        return ""
+
+    recorder.live = LiveLooks(look)
+    with recorder:
+        for _ in range(48):
+            F.mse_loss(net(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            grads = [p.grad for p in net.parameters() if p.grad is not None]
+            print(f"grad_norm {sum(grad.norm() for grad in grads):.4f}")
+    first = min(seen)
+    assert [event.step for event in seen[first]] == [*range(1, first)]
+    told = {one.invariant.name: steps for steps, one in judge.told}
+    assert told == {"logged_values_are_true": first}
+    whole = [event for event in recorder.trace if isinstance(event, Logged)]
+    assert whole[: first - 1] == seen[first]
+    assert len(whole) == 48  # and none of them twice

@@ -108,13 +108,18 @@ class LoggedValues(Watcher):
             self._loggers.look()
         return {}
 
+    def so_far(self) -> Iterable[Event]:
+        """Return what was kept by now, in the order in which it was said; never more than MOST."""
+        self._fetch()
+        columns = list(self._columns.items())  # another thread may say something in the meantime
+        said = [_event(key, row) for key, column in columns for row in column.kept]
+        return sorted(said, key=lambda event: event.clock)
+
     def finish(self) -> Iterable[Event]:
-        """Hand over what was kept, in the order in which it was said."""
+        """Hand over what was kept, the lines that no end of line has finished among it."""
         for lines in self._lines:
             lines.finish()
-        self._fetch()
-        said = [_event(key, row) for key, column in self._columns.items() for row in column.kept]
-        for event in sorted(said, key=lambda event: event.clock):
+        for event in self.so_far():
             self.recorder.keep(event)
         return ()
 
