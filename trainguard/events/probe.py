@@ -214,8 +214,7 @@ class Probe(Event):
         groups are of different samples, of all; the label says how many samples and copies, and how
         they were made), "gate axis" (steps in which weights (N, K), the label, sum to one over N
         samples and are used along K, of those with such weights), "drifted" (how far statistics
-        have moved that a head is asked behind, in deviations, and in how many batches), "corners"
-        (boxes, taken for corners, that end before they begin, of all that differ; step: the first).
+        have moved that a head is asked behind, in deviations, and in how many batches).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

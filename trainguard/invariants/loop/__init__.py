@@ -48,7 +48,6 @@ from trainguard.invariants.loop.losses import adversaries as adversaries  # isor
 from trainguard.invariants.loop.losses import spreads as spreads  # isort: skip
 from trainguard.invariants.loop.losses import distances as distances  # isort: skip
 from trainguard.invariants.loop.losses import choices as choices  # isort: skip
-from trainguard.invariants.loop.losses import boxes as boxes  # isort: skip
 from trainguard.invariants.loop.losses import chance as chance  # isort: skip
 from trainguard.invariants.loop.losses import labels as labels  # isort: skip
 from trainguard.invariants.loop.said import logged as logged  # isort: skip

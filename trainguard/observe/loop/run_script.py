@@ -102,6 +102,8 @@ def execute(program: Program) -> None:
         __builtins__=builtins,
         __cached__=program.spec.cached if program.spec else None,
     )
+    if sys.version_info < (3, 14):  # as the interpreter makes its own
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     sys.argv = list(program.argv)
     _enter(program.folder)

@@ -41,7 +41,6 @@ from trainguard.observe.loop.watch.losses.broadcast_losses import BroadcastLosse
 from trainguard.observe.loop.watch.losses.clipped_ratios import ClippedRatios
 from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPredictions
 from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
-from trainguard.observe.loop.watch.losses.corner_boxes import CornerBoxes
 from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
 from trainguard.observe.loop.watch.losses.divergence_weights import DivergenceWeights
@@ -254,7 +253,6 @@ _ALL: tuple[type[Watcher], ...] = (
     GateAxes,
     ConstantTargets,
     Cosines,
-    CornerBoxes,
     CrossedColumns,
     PairTables,
     LivePairs,

@@ -244,7 +244,10 @@ def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
     if isinstance(owner, ModuleType):
         return owner in _LIBRARIES and target.attr in _FUNCTIONS
     if isinstance(owner, nn.Module):
-        layer = owner._modules.get(target.attr)  # noqa: SLF001 a property may do anything
+        parts = vars(owner).get("_modules")  # a property may do anything
+        layer = (
+            parts.get(target.attr) if isinstance(parts, dict) else None
+        )  # a scripted one is none
         return type(layer) in _LAYERS and not getattr(layer, "inplace", False)
     return isinstance(owner, torch.Tensor | np.ndarray) and target.attr in _METHODS
 

@@ -204,3 +204,11 @@ def test_targets_that_are_the_token_that_hides_them(judged) -> None:
     assert finding.at == "token 2, which is in no place that does not count"
     assert finding.measured.startswith("1893 of 2395 targets are that token")
     assert finding.source == "pretrain.py:88"
+
+
+@pytest.mark.parametrize(("made", "expected"), [(45, []), (20, ["broken"])])
+def test_an_evaluation_of_whichever_model(made: int, expected: list, ranks, steps) -> None:
+    """Where another optimizer begins late, as that of a search's next trial, it may be new."""
+    run = steps(60)
+    trials = [*run[:made], *(replace(one, optimizer="Adam#2") for one in run[made:])]
+    assert ranks("evaluation_beats_chance", [*trials, skill(40), fit(loss=0.5)]) == expected

@@ -292,7 +292,8 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
         ended below 0.7 of that of a constant, where a small regression on training inputs explains
         30 % of targets that it was not shown: it is above the share of the commonest class. Of
         any inputs: it is not five deviations below the share of the rarest class.
-    Allows: chance and two of its standard deviations (limit: their number) in some place, as long
+    Allows: runs in whose second half another optimizer begins, as trials of a search do, or folds;
+        chance and two of its standard deviations (limit: their number) in some place, as long
         as another evaluation is better: attacks, prunings and other domains are measured beside. A
         mean recall of the classes that is better than chance: who trains on rare classes more often
         than they come is right less often, and means it.
@@ -306,6 +307,8 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     skills = [s for s in events(trace, Skill) if s.rows >= _LEAST_ROWS and s.step >= late]
     if not skills or any(_is_skilled(skill, deviations) for skill in skills):
         return
+    if _begins_anew(trace, late):
+        return
     perverse = all(map(_is_perverse, skills))
     learned = [
         f
@@ -315,6 +318,17 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     for fit in learned[:1]:
         if fit.only >= ALONE and share_of_constant(fit, 0.75, 1) <= _LEARNED:
             yield _describe_skill(trace, skills[0], fit)
+
+
+def _begins_anew(trace: Trace[Event], late: float) -> bool:
+    """Say whether an optimizer begins after so many steps, perhaps that of another model."""
+    made, known = 0, set[str]()
+    for step in events(trace, Step):
+        if made >= late and step.optimizer not in known:
+            return True
+        known.add(step.optimizer)
+        made += step.span
+    return False
 
 
 def _is_skilled(skill: Skill, deviations: float) -> bool:

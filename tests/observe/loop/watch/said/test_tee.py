@@ -261,3 +261,27 @@ def test_what_was_put_in_place_is_taken_back(tmp_path) -> None:
     file.close()
     assert ((tmp_path / "out.txt").read_text("utf-8"), seen) == ("loss 0.5\na\n", [])
     assert [value for _, value, _ in listening.heard] == [0.5]
+
+
+class Guarded:
+    """What stands for a stream, and is equal to it, as tqdm's does."""
+
+    def __init__(self, stream) -> None:
+        self.stream = stream
+
+    def __eq__(self, other: object) -> bool:
+        """Be the stream in comparisons."""
+        return other == self.stream
+
+    def __hash__(self) -> int:
+        """Hash as the stream does."""
+        return hash(self.stream)
+
+
+def test_what_stands_for_the_stream_is_asked_too(tmp_path) -> None:
+    """In whatever order both are compared; a stranger is another one."""
+    stream = Listening((tmp_path / "out.txt").open("w")).stream
+    assert Guarded(stream) in (stream, sys.stderr)
+    assert stream == Guarded(stream)
+    assert stream != Guarded(sys.stderr)
+    assert stream != 3

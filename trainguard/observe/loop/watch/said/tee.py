@@ -150,9 +150,9 @@ class Tee:
         """Return the next line of the stream."""
         return next(self._stream)
 
-    def __eq__(self, other: object) -> bool:
-        """Be the stream in comparisons."""
-        return other is self or other is self._stream
+    def __eq__(self, other: object) -> Any:
+        """Be the stream in comparisons; what stands for it may say so itself, as tqdm's does."""
+        return True if other is self or other is self._stream else NotImplemented
 
     def __hash__(self) -> int:
         """Hash as the stream does."""
