@@ -110,6 +110,10 @@ class Loss(Subject):
         for key, value in own.items():
             object.__setattr__(self, key, value)
         check_callable("Loss", function)
+        if isinstance(function, type) and not vary:
+            raise DeclarationError(
+                f"tg.Loss got the class {function.__name__}. Pass one of it: {function.__name__}()."
+            )
         for key, value in own.items():
             if isinstance(value, Domain) or is_strategy(value):
                 raise DeclarationError(

@@ -109,10 +109,6 @@ def check_callable(kind: str, function: object) -> None:
             f"tg.{kind} got {function!r}, which cannot be called."
             f" Pass the function itself{', or an nn.Module' if kind == 'Loss' else ''}."
         )
-    if kind == "Loss" and isinstance(function, type):
-        raise DeclarationError(
-            f"tg.Loss got the class {function.__name__}. Pass one of it: {function.__name__}()."
-        )
 
 
 def check_word(option: str, words: Iterable[str], known: Iterable[str]) -> None:

@@ -280,8 +280,9 @@ class Guarded:
 
 def test_what_stands_for_the_stream_is_asked_too(tmp_path) -> None:
     """In whatever order both are compared; a stranger is another one."""
-    stream = Listening((tmp_path / "out.txt").open("w")).stream
-    assert Guarded(stream) in (stream, sys.stderr)
-    assert stream == Guarded(stream)
-    assert stream != Guarded(sys.stderr)
-    assert stream != 3
+    with (tmp_path / "out.txt").open("w") as file:
+        stream = Listening(file).stream
+        assert Guarded(stream) in (stream, sys.stderr)
+        assert stream == Guarded(stream)
+        assert stream != Guarded(sys.stderr)
+        assert stream != 3
