@@ -1,10 +1,8 @@
 """`trainguard list`, `explain` and `schema`: what is judged, and what programs may rely on."""
 
 import inspect
-import re
 import sys
-from difflib import get_close_matches
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -15,7 +13,6 @@ from trainguard.core.catalogue import (
     Invariant,
     catalogue,
     check_globs,
-    current_name,
     find_invariants,
     has_limit,
     matches,
@@ -24,9 +21,6 @@ from trainguard.core.errors import DeclarationError
 from trainguard.report.example import mended_example
 from trainguard.report.json import render
 from trainguard.report.schema import SCHEMAS
-
-_NEAR: Final = 8  # names that are offered in place of one that is none
-_ALIKE: Final = 0.9  # beyond this likeness it is a slip of the keys
 
 
 def list_invariants(
@@ -53,37 +47,7 @@ def explain(
 ) -> None:
     """Explain an invariant: what it judges, allows and misses."""
     with ending():
-        _check_name(name)
         _tell("\n\n".join(_explain(made) for made in find_invariants(name)))
-
-
-def _check_name(name: str) -> None:
-    """Raise DeclarationError for a name that no invariant has or had, with those near to it."""
-    bare = name.rpartition(".")[2]
-    if current_name(bare) != bare or any(name in (made.name, made.key) for made in catalogue()):
-        return
-    *others, last = [repr(near) for near in _find_near(name)] or [""]
-    choice = f"{', '.join(others)} or {last}" if others else last
-    offer = f" Did you mean {choice}?" if choice else ""
-    raise DeclarationError(
-        f"No invariant is called {name!r}.{offer} `trainguard list` shows them all."
-    )
-
-
-def _find_near(name: str) -> list[str]:
-    """Return the names nearest to one that is none: that have its words, or its letters."""
-    names = sorted({made.name for made in catalogue()})
-    slip = get_close_matches(name, names, n=1, cutoff=_ALIKE)
-    if slip:
-        return slip
-    word = name.lower().strip("*? ")
-    parts = [part for part in re.split(r"[\W_]+", word) if part]
-    texts = {made.name: f"{made.key} {made.title}".lower() for made in catalogue()}
-    near = [made for made in texts if word and word in made]
-    near += [made for made, text in texts.items() if word and word in text]
-    near += [made for made, text in texts.items() if parts and all(p in text for p in parts)]
-    near += get_close_matches(word, names, n=_NEAR)
-    return [*dict.fromkeys(near)][:_NEAR]
 
 
 def _tell(text: str) -> None:

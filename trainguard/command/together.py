@@ -162,6 +162,11 @@ def _judge_spawned(
     for each in later:
         trace = spawned.traces[each]
         alone = _judge(order, trace)
+        crashes = [own.crash for own in alone]
+        verdicts = tuple(
+            replace(verdict, crash=verdict.crash or crash)
+            for verdict, crash in zip(verdicts, crashes, strict=True)
+        )
         others.found[each] = reports_of(tuple(map(order.baseline.hold, alone)))
         others.add(each, digest(trace, each, spawned.count))
     gone = set(range(spawned.count)) - set(spawned.traces)

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
@@ -32,6 +33,8 @@ FAMILIES = (
     "log",
 )
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
+_NEAR = 8  # names that are offered in place of one that is none
+_ALIKE = 0.9  # beyond this likeness it is a slip of the keys
 _DEFAULT_PROBE = {
     "loss": "sweep",
     "schedule": "run",
@@ -180,9 +183,35 @@ def find_invariants(name: str) -> tuple[Invariant, ...]:
     """Return the invariants called `name`, bare or as `family.name`; raises when there is none."""
     found = tuple(i for i in catalogue() if name in (i.name, i.key))
     if not found:
-        known = {i.name for i in catalogue()}
-        raise DeclarationError(f"No invariant is called {name!r}.{suggest_name(name, known)}")
+        raise DeclarationError(f"No invariant is called {name!r}.{_offer(name)}")
     return found
+
+
+def _offer(name: str) -> str:
+    """Say what an invariant of an earlier version is called now, or which are near to a name."""
+    bare = name.rpartition(".")[2]
+    if current_name(bare) != bare:
+        return suggest_name(name, ())
+    *others, last = [repr(near) for near in _find_near(name)] or [""]
+    choice = f"{', '.join(others)} or {last}" if others else last
+    offer = f" Did you mean {choice}?" if choice else ""
+    return f"{offer} `trainguard list` shows them all."
+
+
+def _find_near(name: str) -> list[str]:
+    """Return the names nearest to one that is none: that have its words, or its letters."""
+    names = sorted({made.name for made in catalogue()})
+    slip = get_close_matches(name, names, n=1, cutoff=_ALIKE)
+    if slip:
+        return slip
+    word = name.lower().strip("*? ")
+    parts = [part for part in re.split(r"[\W_]+", word) if part]
+    texts = {made.name: f"{made.key} {made.title}".lower() for made in catalogue()}
+    near = [made for made in texts if word and word in made]
+    near += [made for made, text in texts.items() if word and word in text]
+    near += [made for made, text in texts.items() if parts and all(p in text for p in parts)]
+    near += get_close_matches(word, names, n=_NEAR)
+    return [*dict.fromkeys(near)][:_NEAR]
 
 
 def current_name(name: str) -> str:

@@ -138,6 +138,24 @@ def test_processes_that_torch_spawns(folder, rate, fails, code) -> None:
     assert ("LookupError: no more" in done.stderr) == (fails == 1)
 
 
+FAILING = """\
+    from trainguard.core.catalogue import catalogue
+    [made] = [one for one in catalogue() if one.name == "loss_falls"]
+    judged = []
+    object.__setattr__(made, "judge", lambda trace: 1 / 0 if judged else judged.append(trace) or [])
+"""
+
+
+def test_a_judgement_that_fails_of_another_process(folder) -> None:
+    """It is told as a fault, and not passed over: the first process alone was judged by it."""
+    train = SPAWNING.replace("RATE", "0").replace("FAILS", "-1")
+    folder.write("train.py", train.replace("    START", f"{FAILING}    {CALL}"))
+    done = folder.process("train.py")
+    assert done.returncode == 4
+    assert "all 2 processes were judged together" in done.stdout
+    assert done.stderr.strip().endswith("ZeroDivisionError: division by zero")
+
+
 LEADING = """\
 file = os.path.abspath("meeting")
     other = mp.get_context("spawn").Process(target=work, args=(1, file))

@@ -106,3 +106,20 @@ def test_what_a_script_kept_of_ours_passes_on() -> None:
     backward(call(model, torch.ones(1, 2)).sum())
     assert model.weight.grad.tolist() == [[1.0, 1.0]]
     assert len(recorder.trace) == count
+
+
+def pick(inputs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Return something of many functions of torch, as a compiler of its own has to find them."""
+    larger = torch.maximum(torch.max(inputs, others), torch.min(inputs, others))
+    first = torch.topk(torch.sort(larger, dim=1)[0], 2)[0].softmax(1)
+    return (
+        torch.minimum(first, torch.sigmoid(first)).clamp(min=0.1).sum() + torch.relu(larger).mean()
+    )
+
+
+def test_scripted_functions_find_those_of_torch() -> None:
+    """The compiler of torch.jit knows built-in functions by what they are, and not by name."""
+    inputs, others = torch.randn(3, 4), torch.randn(3, 4)
+    with Recorder("x"):
+        scripted = torch.jit.script(pick)
+        assert scripted(inputs, others) == pick(inputs, others)

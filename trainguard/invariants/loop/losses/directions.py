@@ -64,7 +64,7 @@ _CAUSES = {
 )
 def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A loss adds divergence terms, and subtracts reward and entropy terms.
+    A loss adds distances and divergences, and subtracts rewards and entropies.
 
     Judges: what a loss is a weighed sum of, in all of the steps looked at in which it has such a
         term, 3 or more. Entropies: those of torch.distributions and p log p by hand, beside
