@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -92,6 +93,15 @@ def collect() -> None:
     spin()
 
 
+def forget() -> None:
+    """Delete an object of whose end somebody is told who takes long, then never return."""
+    plain = threading.Event()
+    held = weakref.ref(plain, lambda gone: time.sleep(4 * SOON))
+    del plain
+    assert held() is None
+    spin()
+
+
 def swallow_once() -> None:
     """Swallow whatever is raised, the alarm too, then never return."""
     try:
@@ -100,7 +110,7 @@ def swallow_once() -> None:
         spin()
 
 
-@pytest.mark.parametrize("hang", [delete, collect, swallow_once])
+@pytest.mark.parametrize("hang", [delete, forget, collect, swallow_once])
 @pytest.mark.filterwarnings("error")
 def test_an_alarm_that_is_lost_comes_again(hang) -> None:
     """Where Python is deleting something, or someone catches all, a later alarm interrupts."""

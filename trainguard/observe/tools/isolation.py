@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from time import monotonic, process_time
@@ -27,7 +28,6 @@ Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 _SMALLEST_NORMAL = sys.float_info.min
 _SOON = 1e-3  # seconds until an alarm that is overdue
 _AGAIN = 0.5  # seconds until the next alarm, where one was caught or came at a bad moment
-_DELETING = ("__del__", "_remove", "remove")  # the last two are callbacks of weak references
 # On a loaded machine a process gets a share of a processor; one that gets less than this waits for
 # something else, or for ever.
 _STARVED = 0.05
@@ -281,11 +281,19 @@ def _must_wait(frame: FrameType | None, owner: FrameType | None) -> bool:
     told = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None and frame is not owner:
         code = frame.f_code
-        is_lost = code.co_name in _DELETING or code in told  # what is raised there
+        is_lost = code.co_name == "__del__" or code in told or _tells_of_a_deletion(frame)
         if is_lost or code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
     return False
+
+
+def _tells_of_a_deletion(frame: FrameType) -> bool:
+    """Say whether a function is told that an object is gone: it is given a dead weak reference."""
+    given = (
+        frame.f_locals.get(name) for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    )
+    return any(isinstance(value, weakref.ref) and value() is None for value in given)
 
 
 class Allowance:
