@@ -47,6 +47,13 @@ def test_a_healthy_subject_passes() -> None:
     assert verdicts[0].points > 1000
 
 
+def test_the_verdicts_are_shown_as_a_report() -> None:
+    """In a prompt and in a notebook they are counted, not listed with all that they hold."""
+    verdicts = quick(tg.Loss(square, x=X, name="square"), *SWEEP)
+    assert repr(verdicts) == "square: 2 invariants judged: 2 passed"
+    assert "<b>square</b>: 2 invariants judged" in verdicts._repr_html_()
+
+
 def test_a_broken_subject_raises() -> None:
     """The message is the whole report, and the verdicts can be asked for."""
     with pytest.raises(tg.Broken) as caught:

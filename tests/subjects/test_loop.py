@@ -69,3 +69,28 @@ def test_parameters_are_named_with_or_without_their_class() -> None:
     assert named_by("Net.backbone.0.weight", ("Net.backbone.*",))
     assert named_by("Net.backbone.0.weight", ("backbone.*",))
     assert not named_by("Net.head.weight", ("backbone.*",))
+
+
+def generate():
+    """Train as a generator does: not until somebody asks for the next one."""
+    yield 1
+
+
+async def wait() -> None:
+    """Train as a coroutine does: not until somebody waits for it."""
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (
+            generate,
+            "makes a generator: calling it trains nothing.*: for _ in generate\\(\\): pass.",
+        ),
+        (wait, "makes a coroutine: calling it trains nothing.*: asyncio.run\\(wait\\(\\)\\)."),
+    ],
+)
+def test_what_does_not_train_when_it_is_called(function, sentence) -> None:
+    """A generator or a coroutine is refused, with what runs it."""
+    with pytest.raises(tg.DeclarationError, match=sentence):
+        tg.Loop(function)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from trainguard.api.verdicts import Verdicts
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import (
@@ -40,7 +41,7 @@ def check(
     profile: str = "ci",
     seed: int = 0,
     strict: bool = False,
-) -> tuple[Verdict, ...]:
+) -> Verdicts:
     """
     Judge a declared subject without pytest and return the verdicts.
 
@@ -60,7 +61,7 @@ def check(
     present = chosen or devices_present()
     check_excuses_apply(subject, present)
     observations = Observations(settings)
-    verdicts = tuple(
+    verdicts = Verdicts(
         verdict(subject, made, config, observations, f"tg.check({subject.name})")
         for made, config in applicable(subject, settings, present)
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from trainguard.api.check import Broken
+from trainguard.api.verdicts import Verdicts
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.finding import Finding
 from trainguard.core.notebook import cell_of
@@ -14,7 +15,6 @@ from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import check_steps, judge_run
 from trainguard.judging.live import LiveJudge
-from trainguard.judging.verdict import Verdict
 from trainguard.report.cell import render_cell
 from trainguard.subjects.loop import Run
 
@@ -119,7 +119,7 @@ class Recording:
         return self._trace
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> Verdicts:
         """What became of each invariant, with nothing excused; raises nothing for a broken one."""
         return self._judge_run(self.run, Settings())
 
@@ -135,7 +135,7 @@ class Recording:
         select: Iterable[str] = (),
         ignore: Iterable[str] = (),
         strict: bool = False,
-    ) -> tuple[Verdict, ...]:
+    ) -> Verdicts:
         """
         Return the verdicts, or raise Broken with the whole report where something is broken.
 
@@ -146,7 +146,7 @@ class Recording:
         settings = Settings(strict=strict).with_values(f"{self._kind}().check", options)
         return self._check_run(self._declare_run(allow or {}), settings)
 
-    def _check_run(self, run: Run, settings: Settings) -> tuple[Verdict, ...]:
+    def _check_run(self, run: Run, settings: Settings) -> Verdicts:
         """Judge what was seen, and raise where something is broken or an excuse is stale."""
         __tracebackhide__ = True
         verdicts = self._judge_run(run, settings)
@@ -155,12 +155,12 @@ class Recording:
             raise Broken(failed)
         return verdicts
 
-    def _judge_run(self, run: Run, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
+    def _judge_run(self, run: Run, settings: Settings, rerun: str = "") -> Verdicts:
         """Judge what was seen, if there was a training to see."""
         __tracebackhide__ = True
         check_steps(run, self.trace)
         whole = judge_run(run, self.trace, settings, rerun, self.silence)
-        return whole if self._live is None else self._live.merge(whole)
+        return Verdicts(whole if self._live is None else self._live.merge(whole))
 
     def _look(self, steps: int, trace: Trace[Any]) -> str:
         """Call back with what is broken by now; say why the block is to be left, or nothing."""

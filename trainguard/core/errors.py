@@ -9,6 +9,8 @@ from typing import TypeVar
 
 _PACKAGE = str(Path(__file__).parents[1])
 _PASSING = set[CodeType]()
+# Python's warnings pass by a frame whose file has both of these words in its name.
+_PASSED_BY = " (importlib._bootstrap)"
 T = TypeVar("T")
 
 
@@ -56,11 +58,26 @@ def passes_on(made: T) -> T:
     """
     Return a function or class of ours that stands for something else, and does what that does.
 
-    What C functions raise in it, which have no frame, is no fault of ours.
+    What C functions raise in it, which have no frame, is no fault of ours, and no warning is told
+    of its lines.
     """
-    functions = vars(made).values() if type(made) is type else (made,)
-    _PASSING.update(f.__code__ for f in functions if type(f) is FunctionType)
+    for function in vars(made).values() if type(made) is type else (made,):
+        if type(function) is FunctionType:
+            function.__code__ = passed_by(function.__code__)
+            _PASSING.add(function.__code__)
     return made
+
+
+def passed_by(code: CodeType) -> CodeType:
+    """
+    Return code that warnings do not count where they look for the caller to be told of.
+
+    So that `stacklevel` leads to the line that it would lead to without us. Where its source is
+    looked up, as for tracebacks, the module that it belongs to has it.
+    """
+    if code.co_filename.endswith(_PASSED_BY):
+        return code
+    return code.replace(co_filename=code.co_filename + _PASSED_BY)
 
 
 def is_ours(error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """The subjects `Loop` and `Script`: a training run, recorded as it is and judged."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -135,6 +136,7 @@ class Loop(Run):
         """Declare a loop; raises DeclarationError for what cannot be meant."""
         __tracebackhide__ = True
         check_callable("Loop", self.train)
+        _check_trains(self.train)
         check_device_type("Loop", self.devices)
         if self.devices != "cpu" and self.ranks is None:
             raise DeclarationError(
@@ -164,6 +166,20 @@ class Loop(Run):
     def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         return super().promise_names | ({"curve"} if self.curve else set())
+
+
+def _check_trains(train: Callable[..., Any]) -> None:
+    """Raise for a function of which a call alone does nothing: a generator or a coroutine."""
+    for is_one, kind, call in (
+        (inspect.isgeneratorfunction, "a generator", "for _ in {}(): pass"),
+        (inspect.iscoroutinefunction, "a coroutine", "asyncio.run({}())"),
+    ):
+        if is_one(train):
+            name = getattr(train, "__name__", "train")
+            raise DeclarationError(
+                f"tg.Loop got {name}, which makes {kind}: calling it trains nothing. Pass a"
+                f" function that runs it: {call.format(name)}."
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -119,3 +119,19 @@ def test_the_numbers_are_the_same(folder) -> None:
     folder.trains(after=after)
     done = folder.process("train.py")
     assert done.stdout.partition("\n\n==")[0] == folder.python("train.py").stdout.strip()
+
+
+WARNS = """\
+narrow = nn.functional.mse_loss(net(features), targets[:, 0])
+nn.functional.softmax(features)
+nn.functional.l1_loss(net(features), targets[:, 0], reduce=False)
+warnings.warn("a step")
+"""
+
+
+def test_the_warnings_are_the_same(folder) -> None:
+    """Each is told of the line that it is told of under python, and as often."""
+    folder.trains(imports="import warnings", inside=WARNS, steps=150)
+    plain, done = folder.python("train.py"), folder.process("train.py")
+    assert plain.stderr.count("Warning: ") == 5
+    assert done.stderr == plain.stderr

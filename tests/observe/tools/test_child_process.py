@@ -1,12 +1,14 @@
 """Children of a process whose autograd may or may not have threads."""
 
+import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 
-from trainguard.observe.tools.child_process import forks, go_backward
+from trainguard.observe.tools.child_process import fork_child, forks, go_backward
 
 FIRST = {
     "a fake tensor": "from trainguard.observe.memory.fake import fake_tensors\n"
@@ -48,3 +50,13 @@ def test_grad_mode_and_gradients_are_as_they_were() -> None:
         go_backward()
         forks()
         assert not torch.is_grad_enabled()
+
+
+def test_a_warning_that_was_shown_is_not_shown_again() -> None:
+    """A fork does not make Python forget which warnings it has told of."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            warnings.warn("once", UserWarning, stacklevel=1)
+            os.waitpid(fork_child(lambda: 0), 0)
+    assert [str(one.message) for one in told] == ["once"]

@@ -127,9 +127,13 @@ def _goes_backward_in_a_child() -> bool:
 def fork_child(work: Callable[[], int | None]) -> int:
     """Fork a child that exits with what `work` returns, and return its process number."""
     parent = os.getpid()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python 3.12: nothing that holds a lock is used
+    # Of Python 3.12: nothing that holds a lock is used. Not by `catch_warnings`, at which Python
+    # forgets which warnings it has shown, and shows them again.
+    shown, warnings.filters = warnings.filters, [("ignore", None, Warning, None, 0)]
+    try:
         child = os.fork()
+    finally:
+        warnings.filters = shown
     if not child:
         code: int | None = 1
         end_with(parent)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
+from trainguard.core.errors import passed_by, passes_on
+
 _STATE = ("__code__", "__defaults__", "__kwdefaults__")
 _COPIED = (*_STATE[1:], "__module__", "__qualname__", "__doc__", "__annotations__")
 _LIVE: "list[Redirection]" = []  # of all recordings, so that they may end in any order
@@ -32,7 +34,7 @@ class Redirection:
         self._function = function
         self._was = {name: getattr(function, name) for name in _STATE}
         self._entries = dict(vars(function))
-        target = make(_copy(function))
+        target = passes_on(make(_copy(function)))
         self._code = _calling(target, function.__code__)
         function.__defaults__ = function.__kwdefaults__ = None  # the copy has them
         function.__code__ = self._code
@@ -66,10 +68,11 @@ def _copy(function: FunctionType) -> FunctionType:
 def _calling(target: Callable[..., Any], code: CodeType) -> CodeType:
     """Return code that calls something else, and says that it stands where some code stands."""
     constants = tuple(target if constant is None else constant for constant in _TEMPLATE.co_consts)
-    return _TEMPLATE.replace(
+    calling = _TEMPLATE.replace(
         co_consts=constants,
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
         co_name=code.co_name,
         co_qualname=code.co_qualname,
     )
+    return passed_by(calling)

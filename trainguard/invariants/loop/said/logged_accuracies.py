@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite, sqrt
 
-from trainguard.core.catalogue import SOON, invariant
+from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged
@@ -42,7 +42,7 @@ _CHANCE = 0.03  # from one in as many as there are classes
 _CLEAR = 0.2  # better than always naming the commonest class
 
 
-@invariant("loop", evidence=NUMBERS, live=SOON)
+@invariant("loop", evidence=NUMBERS)
 def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A reported accuracy is the share of correct predictions.

@@ -65,6 +65,7 @@ FUNCTIONS = (
 _RELU = "ReluBackward0"
 _TARGETS = ("target", "targets", "positive")
 _MEANS = ("mean", "batchmean")
+_DEPRECATED = ("size_average", "reduce")
 _MOST_PLACES = 256
 _PASSES = 2  # after the first of which a model is known that calls its loss itself
 # What takes logits or logarithms, before which an activation is a mistake.
@@ -91,8 +92,7 @@ class _Function:
         size_average, reduce = given.get("size_average"), given.get("reduce")
         if size_average is None and reduce is None:
             return str(given.get("reduction", "mean"))
-        averaged = size_average is None or size_average
-        return "none" if reduce is False else "mean" if averaged else "sum"
+        return "none" if reduce is False else "sum" if size_average is False else "mean"
 
 
 class LossFunctions(Watcher):
@@ -276,15 +276,18 @@ class LossFunctions(Watcher):
         if len(self._tallies) >= _MOST_PLACES:
             return None
         given = function.signature.bind(*args, **kwargs).arguments
+        reduction = function.reduction(args, kwargs)
+        if not given.keys().isdisjoint(_DEPRECATED):  # torch warns of them at each call
+            given["reduction"] = reduction
         return self._open(
             key,
             user,
             function=function.name,
             evaluation=not torch.is_grad_enabled(),
-            reduction=function.reduction(args, kwargs),
+            reduction=reduction,
             input=tuple(given[function.first].shape),
             target=tuple(given[function.second].shape),
-            options=_keep_options(given, {function.first, function.second}),
+            options=_keep_options(given, {function.first, function.second, *_DEPRECATED}),
         )
 
     def _open(self, key: tuple[Any, ...], user: FrameType | None, **known: Any) -> LossCalls:
