@@ -2,8 +2,10 @@
 
 import copy
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -58,7 +60,28 @@ def closed_over(rng):
     return lambda: rng
 
 
+class Refusing(Mapping):
+    """A mapping of the user's that holds a thing, and whose elements cannot be had."""
+
+    def __init__(self, rng) -> None:
+        self.rng = rng
+
+    def __getitem__(self, key):
+        """Refuse, as a configuration does of which a value is missing."""
+        raise RuntimeError(key)
+
+    def __iter__(self):
+        """Name an element."""
+        return iter(["missing"])
+
+    def __len__(self) -> int:
+        """Return how many elements there are."""
+        return 1
+
+
 WAYS = {
+    "mapping of the user's": Refusing,
+    "proxy": lambda rng: MappingProxyType({"rng": rng}),
     "attribute": Holder,
     "list": lambda rng: [1, [rng]],
     "mapping": lambda rng: {"a": {"rng": rng}},

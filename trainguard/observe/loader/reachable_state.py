@@ -2,9 +2,9 @@
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,15 @@ def streams(*roots: object) -> dict[str, int]:
 
 
 def _iterate_held(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Iterate over what one object holds itself."""
-    if isinstance(thing, Mapping):
-        yield from ((str(key), value) for key, value in list(thing.items())[:WIDE])
+    """
+    Iterate over what one object holds itself.
+
+    Of other mappings than dictionaries these are the attributes: to ask for their elements runs
+    code of the user's, which may read a file, or raise.
+    """
+    if isinstance(thing, dict | MappingProxyType):
+        items = dict.items(thing) if isinstance(thing, dict) else thing.items()
+        yield from ((str(key), value) for key, value in list(items)[:WIDE])
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from (("", value) for value in list(thing)[:WIDE])
     elif isinstance(thing, partial):
