@@ -214,7 +214,10 @@ class Probe(Event):
         groups are of different samples, of all; the label says how many samples and copies, and how
         they were made), "gate axis" (steps in which weights (N, K), the label, sum to one over N
         samples and are used along K, of those with such weights), "drifted" (how far statistics
-        have moved that a head is asked behind, in deviations, and in how many batches).
+        have moved that a head is asked behind, in deviations, and in how many batches), "shared
+        scale" (the mean and deviation, or the least and the largest number, of the part of a series
+        that is learned from, where 0 and 1 are those of all of it; the label: the module, the
+        variable, "deviation" or "range", and how many moments).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

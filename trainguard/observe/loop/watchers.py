@@ -174,6 +174,7 @@ from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.second_passes import SecondPasses
 from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
+from trainguard.observe.loop.watch.samples.shared_scales import SharedScales
 from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
 from trainguard.observe.loop.watch.samples.stand_ins import StandIns
@@ -240,6 +241,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SplitRows,
     InputScales,
     OwnScales,
+    SharedScales,
     BatchScales,
     StandIns,
     NamedScales,

@@ -5,7 +5,7 @@ from statistics import mode
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
-from trainguard.core.measure import integer, portion
+from trainguard.core.measure import integer, number, portion
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged
@@ -243,6 +243,9 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         learned from; in two folds or more. Accuracies that are those of a part of the rows of a
         table which the model is given as a whole: whether a tenth of them or more are in the loss
         of the training, with their labels.
+        A note where a series, of whose one end rows are learned from and of whose other end they
+        are evaluated, has a mean of zero and a deviation of one, or goes from 0 to 1, as a whole,
+        and the part that is learned from is 0.1 from that.
     Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
         not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss) that are
         no 40 bits together, or no 80 and come twice in an epoch; half the training or more; a share
@@ -262,6 +265,8 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "folds" and probe.step >= _FOLDS:
             yield _not_held_out(trace, f"{probe.step} folds", probe)
             return
+        if probe.probe == "shared scale":
+            yield _scaled_as_a_whole(trace, probe)
     said = [logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)]
     if not said:
         return
@@ -297,6 +302,25 @@ def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
         "none",
         why=why + in_line(line_of_origin(trace, "evaluated samples")),
         rank=Rank.NOTE if is_all else Rank.BROKEN,
+        event=probe,
+    )
+
+
+def _scaled_as_a_whole(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the note about a series that was scaled before its end was held out."""
+    _, name, by, moments = probe.label.rsplit(" ", 3)
+    low, high = number(probe.measured, "", ".3g"), f"{probe.reference:.3g}"
+    said = f" is the mean of what is learned from, {high} its deviation"
+    if by == "range":
+        said = f" is the least number that is learned from, {high} the largest"
+    return Finding(
+        f"the scale of `{name}` in `{trace.subject}` is that of its evaluations too",
+        f"`{name}`, of which one end is learned from, and the other evaluated",
+        low + said + f"; 0 and 1 are those of all {moments} moments",
+        number(0.0, "", ".3g") + " and 1, of what is learned from",
+        why="split first, and scale all of it by the numbers of the training part: these know"
+        " what comes after it",
+        rank=Rank.NOTE,
         event=probe,
     )
 

@@ -170,14 +170,14 @@ def pools_of(
     """Yield what the user's variables have with rows of the same shape, and more of them."""
     seen = {id(tensor)}
     for each in map(variables_of, user_frames(FRAMES)) if variables is None else variables:
-        for table in (table for value in each.values() for table in _tables_in(value)):
+        for table in (table for value in each.values() for table in tables_in(value)):
             own = tuple(table.shape[1:]) == tuple(tensor.shape[1:]) and table.ndim > 1
             if own and id(table) not in seen and 2 * len(tensor) <= len(table) and _fits(table):
                 seen.add(id(table))
                 yield table
 
 
-def _tables_in(value: Any) -> Iterator[Pool]:
+def tables_in(value: Any) -> Iterator[Pool]:
     """Yield the tensors and arrays in a variable, in a list of them, or in a data set."""
     if isinstance(value, DataLoader):
         value = value.dataset
