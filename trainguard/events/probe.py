@@ -217,7 +217,8 @@ class Probe(Event):
         have moved that a head is asked behind, in deviations, and in how many batches), "shared
         scale" (the mean and deviation, or the least and the largest number, of the part of a series
         that is learned from, where 0 and 1 are those of all of it; the label: the module, the
-        variable, "deviation" or "range", and how many moments).
+        variable, "deviation" or "range", and how many moments), "crossed graphs" (batches of graphs
+        with edges between two of them, which end before the last node, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -183,33 +183,6 @@ def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("graphs", "no batch of graphs was seen"))
-def each_graph_keeps_its_edges(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    Edge indices in a batch of graphs are offset, so that each graph keeps its own edges.
-
-    Judges: passes that learn from features or kinds of nodes, pairs of nodes and the graph of each
-        node, on the CPU: those of four graphs or more, with an edge for each second node, whose
-        edges lie in a quarter of the graphs or fewer. Most of these passes, and 3 at least.
-    Allows: a few graphs without edges.
-    Misses: batches that are given as one object; edges between the wrong nodes of their own graph.
-    Why: where graphs are joined without the number of nodes before each, all edges connect nodes of
-        the first: the others are learned from as bags of nodes.
-    Source: PyTorch Geometric's documentation of mini-batches (edge indices are incremented).
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "graphs" and probe.measured >= max(_LEAST, probe.reference / 2):
-            yield Finding(
-                f"the edges of `{trace.subject}` lie in the first graphs of a batch alone",
-                "batches of nodes, edges and graphs",
-                portion(probe.measured, probe.reference, "batches")
-                + " have edges in a quarter of their graphs at most",
-                "edges in all of them",
-                why="add the number of nodes before each graph to its edges where they are joined",
-                event=probe,
-            )
-
-
 def _as_any_token(trace: Trace[Event], probe: Probe) -> Finding:
     """Return the finding about a number for padding that comes as all others do."""
     name, _, how = probe.label.rpartition(" ")

@@ -16,7 +16,6 @@ from trainguard.invariants.loop.wording import events, in_line, line_of_origin, 
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
-_PASSED = 0.9  # of the edges held out: a few may come twice
 _DRAWN = 64  # samples of a pass, at least
 _STEPS = 4  # that repeat the numbers of another
 _OPENINGS = 2  # epochs that begin with those of another: three times the same is no accident
@@ -357,37 +356,6 @@ def windows_end_before_their_target(trace: Trace[Event]) -> Iterator[Finding]:
                 " before",
                 "none after",
                 why="perhaps a mean or difference is centred: take it over what came before",
-                event=probe,
-            )
-            return
-
-
-@invariant("loop", evidence=has_probe("edges passed", "no graph with edges held out was seen"))
-def held_out_edges_pass_no_messages(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    Held-out edges are not in the graph used for message passing in training.
-
-    Judges: a square matrix without a gradient that rows are multiplied with below a loss, or rows
-        that are read by one index and added up by another; 32 pairs of nodes or more that the
-        script names after validation or test, beside pairs of the same kind that it names after
-        what is no edge, or a loss that scores pairs of which hardly any is one: whether nine of ten
-        are edges of that graph, in either direction. In a graph of two kinds of nodes the second of
-        a pair may have a number of its own kind.
-    Allows: graphs in which three of ten pairs are edges; pairs that are named after neither.
-    Misses: graphs and edges with other names, on an accelerator, or made anew from a part.
-    Why: nodes that exchange messages get alike representations, which is what the edge is scored
-        by: the evaluation asks for what the model was told.
-    Source: pyg-team/pytorch_geometric, RandomLinkSplit; Kipf and Welling 2016, Variational Graph
-        Auto-Encoders ("trained on an incomplete version").
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "edges passed" and probe.measured >= _PASSED * probe.reference:
-            yield Finding(
-                f"`{trace.subject}` passes messages along edges that it is to predict",
-                f"the graph below the loss, and `{probe.label}`",
-                portion(probe.measured, probe.reference, "edges held out") + " are in it",
-                "none",
-                why="make the graph from the edges of the training alone",
                 event=probe,
             )
             return

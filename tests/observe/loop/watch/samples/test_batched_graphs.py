@@ -46,3 +46,36 @@ def test_edges_of_all_graphs(nodes) -> None:
     """Nodes have features or kinds; edges that were not moved lie in the first graph."""
     assert crowded(nodes, is_joined=False) == [4.0]
     assert crowded(nodes, is_joined=True) == []
+
+
+def crossed(apart: list[int], offset, joins: int = 0) -> list[float]:
+    """Train on lines with single nodes behind them, and return how many passes had edges across."""
+    with Recorder("x") as recorder:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(6):
+            sizes = [3 + (number + step) % 4 for number in range(8)]
+            edges, graphs, before = [], [], 0
+            for number, (size, single) in enumerate(zip(sizes, apart, strict=True)):
+                line = torch.arange(size - 1)
+                edges.append(torch.stack([line, line + 1]) + before)
+                nodes = size + single + step * (number == 7)
+                graphs.append(torch.full((nodes,), number))
+                before += offset(size, nodes)
+            if joins:
+                edges.append(torch.tensor([[0], [sum(map(len, graphs)) - joins]]))
+            of = torch.cat(graphs)
+            optimizer.zero_grad()
+            net(torch.randn(len(of), 3), torch.cat(edges, 1), of).square().mean().backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = (event for event in recorder.trace if isinstance(event, Probe))
+    return [probe.measured for probe in probes if probe.probe == "crossed graphs"]
+
+
+def test_edges_between_graphs() -> None:
+    """Graphs are counted by their edges, or by their nodes; an edge to the last node is meant."""
+    apart = [1, 0, 0, 2, 0, 0, 0, 0]
+    assert crossed(apart, lambda edges, nodes: edges) == [6.0]
+    assert crossed(apart, lambda edges, nodes: nodes) == []
+    assert crossed(apart, lambda edges, nodes: nodes, joins=1) == []

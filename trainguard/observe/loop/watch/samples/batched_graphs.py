@@ -25,15 +25,19 @@ class BatchedGraphs(Watcher):
     """
     The Probe event "graphs": passes whose edges lie in the first few graphs of their batch alone.
 
+    And "crossed graphs": those with edges between graphs that end before their last node.
+
     A batch of graphs is the features or kinds of all nodes, pairs of nodes, and the graph of each
     node, as PyTorch Geometric has it.
     """
 
-    makes = ("Probe:graphs",)
+    makes = ("Probe:graphs", "Probe:crossed graphs")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._passes = self._crowded = 0
+        self._passes = self._crowded = self._crossed = 0
+        self._sizes: set[int] = set()  # of passes with edges between graphs
+        self._reaching = False  # whether such edges are meant: one of these passes has all nodes
         self._source = ""
 
     def forward(
@@ -64,6 +68,8 @@ class BatchedGraphs(Watcher):
         self.looked |= {"graphs"} if self._passes else set()
         if self._crowded:
             yield make_probe("graphs", self._crowded, self._passes, source=self._source)
+        elif len(self._sizes) > 1 and not self._reaching:
+            yield make_probe("crossed graphs", self._crossed, self._passes, source=self._source)
 
     def _count(self, edges: torch.Tensor, graphs: torch.Tensor) -> None:
         """Count a batch of several graphs that have edges enough for all."""
@@ -71,9 +77,21 @@ class BatchedGraphs(Watcher):
         if several < _GRAPHS or edges.shape[1] < _EDGES * len(graphs):
             return
         self._passes += 1
-        if len(torch.unique(graphs[edges])) <= _FEW * several:
+        ends = graphs[edges]
+        if len(torch.unique(ends)) <= _FEW * several:
             self._crowded += 1
-            self._source = self._source or caller()
+        elif bool((ends[0] != ends[1]).any()) and _are_numbered(graphs):
+            self._crossed += 1
+            self._sizes.add(len(graphs))
+            self._reaching |= int(edges.max()) + 1 == len(graphs)
+        else:
+            return
+        self._source = self._source or caller()
+
+
+def _are_numbered(graphs: torch.Tensor) -> bool:
+    """Say whether numbers that rise begin with 0 and leave none out, as times may."""
+    return int(graphs[0]) == 0 and int(graphs.diff().max()) <= 1
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
