@@ -43,6 +43,7 @@ from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPr
 from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
 from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
+from trainguard.observe.loop.watch.losses.deviation_uses import DeviationUses
 from trainguard.observe.loop.watch.losses.divergence_weights import DivergenceWeights
 from trainguard.observe.loop.watch.losses.divided_losses import DividedLosses
 from trainguard.observe.loop.watch.losses.drawn_actions import DrawnActions
@@ -355,6 +356,7 @@ _ALL: tuple[type[Watcher], ...] = (
     FreeWeights,
     RunningSums,
     Likelihoods,
+    DeviationUses,
     LiveTargets,
     RepeatedCandidates,
     ReturnOrders,

@@ -55,6 +55,19 @@ def follows_a_set_rate(code: CodeType, line: int) -> bool:
     return False
 
 
+@lru_cache(maxsize=256)
+def name_of_third(code: CodeType, line: int, keyword: str) -> str:
+    """Return the name of what a call in a line is given third, or by a keyword, if it has one."""
+    tree = find_function(code) or parse_file(code.co_filename)
+    for call in ast.walk(tree) if tree is not None else ():
+        if isinstance(call, ast.Call) and call.lineno <= line <= (call.end_lineno or 0):
+            by_keyword = [each.value for each in call.keywords if each.arg == keyword]
+            for given in (*by_keyword, *call.args[2:3]):
+                if isinstance(given, ast.Name | ast.Attribute):
+                    return given.id if isinstance(given, ast.Name) else given.attr
+    return ""
+
+
 def _is_block(block: object) -> TypeGuard[list[ast.stmt]]:
     """Say whether a part of a node is a list of statements."""
     return isinstance(block, list) and bool(block) and isinstance(block[0], ast.stmt)

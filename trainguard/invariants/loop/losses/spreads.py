@@ -18,19 +18,28 @@ _NEAR = 0.01
 _FAR = 0.1  # from one: a small weight of an entropy moves it by less
 
 
-@invariant("loop", evidence=has_probe("likelihood", "no error was divided by a learned variance"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("likelihood", "no error was divided by a learned variance"),
+        has_probe("deviation", "-"),
+    ),
+)
 def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A likelihood written by hand is maximal where its variance equals that of the errors.
+    A Gaussian likelihood is maximal where its variance equals that of the errors.
 
     Judges: losses with squares (or sizes) of errors over something that is learned, as it is or as
         an exponential, beside its logarithm: the variance, in squares of the error, for which such
         a loss is least; in 3 looks or more, all alike. Broken where there is none, since both parts
-        fall together, and where it is one half, or two.
-    Notes: another one, which somebody may have chosen, by 0.1 (limit) or more.
+        fall together, and where it is one half, or two. And what gaussian_nll_loss is given as a
+        variance: broken where the same output of a module is the deviation of a Normal elsewhere.
+    Notes: another one, which somebody may have chosen, by 0.1 (limit) or more; what is given as a
+        variance by the name of a deviation.
     Allows: both parts times one number, or one number for each sample; other forms of it, with a
         variance, a deviation, a precision or their logarithms.
-    Misses: errors in a function of torch; variances that are summed up or bounded in between.
+    Misses: variances that are summed up or bounded in between; deviations by other names that only
+        intervals are made of.
     Why: a half that is left out says that a model is as sure again as it is, or half as sure: its
         intervals are wrong everywhere, and nothing else is.
     Source: Kendall and Gal, 2017, equation 8 (arxiv.org/abs/1703.04977); unit8co/darts pull 1162 (a
@@ -38,6 +47,8 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
     """
     far = trace.limit("variances_are_those_of_the_errors", _FAR)
     for probe in events(trace, Probe):
+        if probe.probe == "deviation":
+            yield _given_a_deviation(trace, probe)
         is_other = abs(probe.measured - 1) >= far
         if probe.probe == "likelihood" and probe.step >= _LEAST and is_other:
             mistaken = any(abs(probe.measured / each - 1) <= _NEAR for each in _MISTAKEN)
@@ -55,6 +66,24 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
                 rank=Rank.BROKEN if mistaken or none else Rank.NOTE,
                 event=probe,
             )
+
+
+def _given_a_deviation(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about a deviation that is given as a variance."""
+    is_both = probe.measured > 0
+    return Finding(
+        f"a Gaussian likelihood of `{trace.subject}` takes a deviation for a variance",
+        "the variance that gaussian_nll_loss is given" + (f", {probe.label}" if is_both else ""),
+        integer(probe.measured, "times") + " it is the deviation of a Normal, as it is"
+        if is_both
+        else integer(1, "as the exponent") + f" of `{probe.label}`",
+        integer(0, "times, or as its root") if is_both else integer(2, "for a variance"),
+        why="it learns to be the square of what it is used for, and intervals made of it are too"
+        " narrow or too wide: give the loss sigma**2",
+        rank=Rank.BROKEN if is_both else Rank.NOTE,
+        event=probe,
+        source=probe.source,
+    )
 
 
 @invariant("loop", evidence=has_probe("quantile side", "no list of quantiles was learned"))
