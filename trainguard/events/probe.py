@@ -219,7 +219,8 @@ class Probe(Event):
         that is learned from, where 0 and 1 are those of all of it; the label: the module, the
         variable, "deviation" or "range", and how many moments), "crossed graphs" (batches of graphs
         with edges between two of them, which end before the last node, of all), "deviation" (how
-        often what a likelihood takes for a variance, the label, is a deviation elsewhere).
+        often what a likelihood takes for a variance, the label, is a deviation elsewhere), "left in
+        a buffer" (samples that a stream had read and ended without serving, and those served).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

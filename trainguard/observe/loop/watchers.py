@@ -180,6 +180,7 @@ from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
 from trainguard.observe.loop.watch.samples.stand_ins import StandIns
 from trainguard.observe.loop.watch.samples.stored_samples import StoredSamples
+from trainguard.observe.loop.watch.samples.stream_buffers import StreamBuffers
 from trainguard.observe.loop.watch.samples.worker_copies import WorkerCopies
 from trainguard.observe.loop.watch.samples.wrapped_numbers import WrappedNumbers
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -243,6 +244,7 @@ _ALL: tuple[type[Watcher], ...] = (
     InputScales,
     OwnScales,
     SharedScales,
+    StreamBuffers,
     BatchScales,
     StandIns,
     NamedScales,

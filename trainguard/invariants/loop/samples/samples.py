@@ -107,7 +107,11 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
 
 @invariant(
     "loop",
-    evidence=either(has_probe("reach", "no epoch of a loader was seen"), has_probe("undrawn", "-")),
+    evidence=either(
+        has_probe("reach", "no epoch of a loader was seen"),
+        has_probe("undrawn", "-"),
+        has_probe("left in a buffer", "-"),
+    ),
 )
 def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
@@ -116,17 +120,21 @@ def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: passes that were learned from, of 64 samples or more: how many different ones. And
         lists of numbers of samples that a sampler keeps, three or more in one attribute: after 3
         passes, and later ones, whether some of them were never drawn from, all of which have fewer
-        numbers than a batch.
+        numbers than a batch. And streams that samples are drawn from by way of a list, in this
+        process: whether a 20th or more, 16 at least, are left in it where the stream ends.
     Allows: anything above a 20th (limit: one in so many) of what was drawn, or of the data set;
         lists as long as a batch that are left out, which are so on purpose.
-    Misses: samples that are never drawn while many others are, of no such lists.
+    Misses: samples that are never drawn while many others are, of no such lists; streams whose list
+        is as short as two batches, or which workers go through.
     Why: a WeightedRandomSampler takes one weight for each sample; given one for each class, it only
         ever draws the first few samples. Where buckets of one length drop what does not fill a
         batch, small buckets are dropped as a whole, in each epoch: the longest samples, mostly.
+        What is left in a buffer is the newest part of a stream.
     Source: deep-voice/soundbay pull request 49; sorryhyun/anima_lora issue 87 (buckets with fewer
         than a batch); Nerogar/OneTrainer issue 573.
     """
     yield from _undrawn(trace)
+    yield from _left(trace)
     often = trace.limit("sampler_reaches_the_data", _OFTEN)
     for probe in events(trace, Probe):
         if probe.probe != "reach" or probe.reference < _DRAWN:
@@ -138,6 +146,20 @@ def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(probe.measured) + " different samples",
                 "more than " + portion(min(probe.reference, probe.step) / often, probe.step),
                 why="a weighted sampler takes one weight for each sample, not for each class",
+                event=probe,
+            )
+
+
+def _left(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield the finding about samples that a stream ends without serving."""
+    for probe in events(trace, Probe):
+        if probe.probe == "left in a buffer":
+            yield Finding(
+                f"a stream of `{trace.subject}` ends with samples that it never serves",
+                "a pass of its loader, and the list that samples are drawn from",
+                integer(probe.measured, "samples") + f" left there, {probe.reference:.0f} served",
+                integer(0, "samples"),
+                why="serve what is left in the buffer where the source ends: `yield from buffer`",
                 event=probe,
             )
 
