@@ -314,6 +314,8 @@ class Scheduler(Event):
     advanced: the line that made the first of its advances.
     mode: "min" or "max" where it is told a metric (ReduceLROnPlateau); expression: what the line
         that advances it tells it ("val_loss"), as far as that is a plain name.
+    planned: numbers of epochs in the variables of the code that made it. place: how often it had
+        been advanced at its last advance, in the runs before this one too.
     metrics: what it was told, each with the clock; the first 256.
     """
 
@@ -331,6 +333,8 @@ class Scheduler(Event):
     advanced: str = ""
     mode: str = ""
     expression: str = ""
+    planned: tuple[int, ...] = ()
+    place: int = 0
     metrics: tuple[tuple[int, float], ...] = ()
     source: str = ""
 

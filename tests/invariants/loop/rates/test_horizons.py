@@ -66,6 +66,20 @@ def test_micro_batches_are_another_unit_than_steps(ranks, steps) -> None:
     assert ranks("schedule_fits_the_run", [*run, plan(160, 160)]) == []
 
 
+def test_a_run_that_stopped_early_or_went_on(ranks, steps) -> None:
+    """Half of the epochs have as many micro-batches as a schedule in steps is long."""
+    run, name = steps(40, losses=(0.5, 0.5)), "schedule_fits_the_run"
+    batches = {"batches": 40}  # two epochs
+    assert ranks(name, [*run, plan(80, 40)], batches) == ["broken"]
+    assert ranks(name, [*run, plan(80, 40, planned=(2,))], batches) == ["broken"]
+    assert ranks(name, [*run, plan(80, 40, planned=(2, 4))], batches) == ["broken"]
+    assert ranks(name, [*run, plan(80, 40, planned=(4,))], batches) == []
+    assert ranks(name, [*run, plan(80, 40, planned=(1,))], batches) == ["broken"]
+    assert ranks(name, [*run, plan(80, 40, planned=(4,))]) == ["broken"]  # of no known epochs
+    assert ranks(name, [*run, plan(80, 40, place=80)], batches) == []
+    assert ranks(name, [*run, plan(80, 40, place=40)], batches) == ["broken"]
+
+
 def test_a_schedule_in_epochs_advanced_by_the_step_is_found(ranks, steps) -> None:
     """Where the loader was gone through as often as the schedule is long."""
     assert ranks("schedule_fits_the_run", [*steps(60), plan(6, 60)], EPOCHS) == ["broken"]

@@ -28,6 +28,7 @@ _HALF = 0.5  # of a schedule: a run that ends before it has another length than 
 _AGAIN = 1.5  # times its length: past that a schedule is driven on purpose or by mistake
 _LOW, _HIGH = 0.1, 0.5  # of the peak: where a decay is as good as over, and where it has restarted
 _GONE = 0.01  # of the peak, at the end: what is cut now and then on purpose is cut to no less
+_PART = 0.5  # of an epoch: what a remainder of its batches makes
 _FEW = 20  # steps: in a shorter run numbers agree by chance
 _GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
 _BEGUN = 3  # times the advances of a run: a warmup that long is no plan for that run
@@ -57,8 +58,9 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         line, of which it has made less than a tenth when the run ends.
     Allows: 5 % (limit) between those numbers; functions after whose number the rate still changes,
         and does not climb again as said; runs that are shorter than their schedule for another
-        reason, as a trial or a run that stops early; schedulers that restart by design, and those
-        that are told the epoch. A note for a cosine that climbs again for no such reason.
+        reason, as a trial, one that stops before its number of epochs, or one that goes on with
+        another run; schedulers that restart by design, and those that are told the epoch. A note
+        for a cosine that climbs again for no such reason.
     Misses: functions that know several lengths or none, and those that climb again from above that
         tenth; most milestones and warmups; epochs of data that no DataLoader serves.
     Why: a schedule in steps that is advanced by the epoch never leaves its warmup; the reverse is
@@ -112,6 +114,13 @@ class _Drive:
         """After how many advances it is over."""
         return self.scheduler.length
 
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the script has a number of epochs, and the run has made fewer."""
+        planned = self.scheduler.planned if self.epochs else ()
+        made = any(abs(number - self.epochs) <= _PART for number in planned)
+        return not made and max(planned, default=0) > self.epochs
+
     def is_about(self, number: float, other: float) -> bool:
         """Say whether two numbers are the same, but for a remainder; small ones may be by luck."""
         return self.steps >= _FEW and abs(number - other) <= self.near * other
@@ -135,11 +144,11 @@ def _measure_drive(trace: Trace[Event], scheduler: Scheduler, course: Course) ->
 def _too_long(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
     """Yield a finding for a schedule that has the length of the run, in a unit of its own."""
     finished = trace.conditions.get("ended") == "finished"
-    if not finished or drive.calls > _HALF * drive.length:
+    if not finished or max(drive.calls, drive.scheduler.place) > _HALF * drive.length:
         return
     if drive.is_about(drive.length, drive.steps) and drive.calls <= _HALF * drive.steps:
         why = "the number of steps: call scheduler.step() after each optimizer.step()"
-    elif drive.is_about(drive.length, drive.passes):
+    elif drive.is_about(drive.length, drive.passes) and not drive.stopped_early:
         why = "the number of micro-batches: call scheduler.step() after each loss.backward(), "
         why += "or count the steps of the optimizer in its length"
     elif drive.length == drive.samples and drive.steps >= _FEW:

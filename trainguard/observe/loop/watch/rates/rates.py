@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
+from trainguard.observe.loop.watch.rates.planned_epochs import planned_epochs
 from trainguard.observe.loop.watch.rates.schedule_plans import (
     find_cut_warmup,
     find_floor,
@@ -50,7 +51,7 @@ class SchedulerHistory:
     base: the rates that it multiplies. placed: whether it was told at which epoch it is.
     part: whether another scheduler is made of it. floor: the rate that it anneals to, and the
         highest that it begins with. places: the epochs that it was told. settings, turns, mode,
-        expression, metrics: as in a Scheduler.
+        expression, planned, place, metrics: as in a Scheduler.
     """
 
     name: str
@@ -71,6 +72,8 @@ class SchedulerHistory:
     part: bool = False
     mode: str = ""
     expression: str = ""
+    planned: tuple[int, ...] = ()
+    place: int = 0
     metrics: list[tuple[int, float]] = field(default_factory=list)
     places: list[float] = field(default_factory=list)
     lines: dict[str, list[int]] = field(default_factory=dict)
@@ -145,6 +148,8 @@ class Rates(Watcher):
                 advanced=seen.advanced,
                 mode=seen.mode,
                 expression=seen.expression,
+                planned=seen.planned,
+                place=seen.place,
                 metrics=tuple(seen.metrics),
                 source=seen.source,
             )
@@ -258,6 +263,7 @@ class Rates(Watcher):
                 _sum_settings(scheduler),
                 find_floor(scheduler),
                 find_cut_warmup(scheduler),
+                planned=planned_epochs(),
             )
         return seen
 
@@ -294,6 +300,8 @@ class Rates(Watcher):
             if seen.window is not None:
                 seen.lines.setdefault(line, []).append(seen.window.index)
         seen.placed |= bool(args or kwargs)
+        place = getattr(scheduler, "last_epoch", 0)
+        seen.place = place if type(place) is int else 0
         if args and isinstance(scheduler, ReduceLROnPlateau):
             self._take_metric(seen, args[0], frame)
         elif args and type(scheduler).__module__ == LRScheduler.__module__:
