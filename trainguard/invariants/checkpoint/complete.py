@@ -23,7 +23,7 @@ _WHY = {
     "parameters": "perhaps they are saved in half precision, or others are saved in their place",
     "buffers": "perhaps the parameters are saved by themselves: state_dict() has the buffers too",
     "optimizer": "perhaps it is not saved, not loaded, or loaded into another one than is stepped",
-    "average": "perhaps it is begun again from the model",
+    "average": "perhaps it is begun again from the model, or the number of its updates is",
     "scaler": "perhaps the gradient scaler is made anew: its first steps overflow and are skipped",
     "plateau": "perhaps the rule is made anew: it forgets its best metric and how long it waited",
 }
@@ -36,8 +36,9 @@ def checkpoint_is_complete(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: before the first step after a resume, the parameters and buffers of what is trained, the
         state of its optimizers, averaged copies (EMA, teachers), the gradient scaler's scale and
-        the counters of a plateau rule, bit for bit; and the learning rates of the steps after it,
-        within 1e-6.
+        the counters of a plateau rule, bit for bit; the learning rates of the steps after it,
+        within 1e-6; and three steps after it, where the parameters are those of the run without
+        an interruption, whether the averaged copies are too.
     Allows: buffers that a module's own state_dict leaves out; copies that neither move as an
         average does nor are called one; a scheduler whose rates are right.
     Misses: averages of runs that saved before their third step; schedulers that would have lowered

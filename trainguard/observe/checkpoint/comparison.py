@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 from trainguard.events.checkpoint import Departure, Part
 from trainguard.events.loop import Step
-from trainguard.observe.checkpoint.recorder import Account
+from trainguard.observe.checkpoint.recorder import LATER, Account
 from trainguard.observe.checkpoint.state import State
 
 _KINDS = ("parameters", "buffers", "optimizer", "scaler", "plateau", "generator")
 _ALWAYS = ("optimizer",)  # kinds that a run has none of where it has just made them
+LATER_TEXT = f"{LATER} steps later"
 _RATE = 1e-6  # relative: a rate may be computed in another way after a resume
 _DEVICE = 1e-5  # relative: what an accelerator adds up in another order
 
@@ -18,8 +19,12 @@ T = TypeVar("T")
 Differs = Callable[[Step, Step], bool]
 
 
-def parts(reference: State, resumed: State) -> Iterator[Part]:
-    """Yield each part of a state, and whether it is the same after the resume."""
+def parts(reference: State, resumed: State, unlike: frozenset[str]) -> Iterator[Part]:
+    """
+    Yield each part of a state, and whether it is the same after the resume.
+
+    unlike: names of averages that are others some steps later.
+    """
     for kind in _KINDS:
         others = getattr(resumed, kind)
         for name, entries in getattr(reference, kind).items():
@@ -37,7 +42,24 @@ def parts(reference: State, resumed: State) -> Iterator[Part]:
                 )
     if resumed.candidates:
         for name, sums in reference.averages.items():
-            yield Part(kind="average", name=name, same=sums in resumed.candidates, of=len(sums))
+            begins = sums in resumed.candidates
+            why = LATER_TEXT if begins and name in unlike else ""
+            same = begins and name not in unlike
+            yield Part(kind="average", name=name, same=same, of=len(sums), first=why)
+
+
+def unlike_averages(whole: Account, resumed: Account, began: int) -> frozenset[str]:
+    """
+    Return the averages that nothing is, some steps after a resume, though parameters are the same.
+
+    What was loaded is there too, right after it, where it was not taken into the average.
+    """
+    place = began + LATER
+    alike = whole.after.get(place, 0) == resumed.after.get(LATER, 1)
+    if not (alike and resumed.later and whole.exact and resumed.exact):
+        return frozenset()
+    known = whole.averages.get(place, {})
+    return frozenset(name for name, sums in known.items() if sums not in resumed.later)
 
 
 def _wrong(entries: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Departure, Part, Resumption
 from trainguard.events.trace import Trace
-from trainguard.observe.checkpoint.comparison import departures, parts
+from trainguard.observe.checkpoint.comparison import departures, parts, unlike_averages
 from trainguard.observe.checkpoint.rotation import deletions, rotate_folders
 from trainguard.observe.checkpoint.runs import Attempt, CheckpointRuns
 from trainguard.observe.tools.observation import SubjectObservation
@@ -64,7 +64,8 @@ class CheckpointObservation(SubjectObservation[Checkpoint, Event]):
         state, other = None, made.resumed.state
         if other is not None:
             state = trials.reference(made)
-        found = () if state is None or other is None else tuple(parts(state, other))
+        unlike = unlike_averages(trials.whole, made.resumed, told.saved)
+        found = () if state is None or other is None else tuple(parts(state, other, unlike))
         if not told.began and any(p.same for p in found if p.kind in ("optimizer", "average")):
             told = replace(told, began=-1)  # it did go on, but for its parameters
         yield told

@@ -32,7 +32,14 @@ from trainguard.observe.checkpoint.files import (
     Save,
     newer,
 )
-from trainguard.observe.checkpoint.state import State, living_optimizers, parameters_of, state_now
+from trainguard.observe.checkpoint.state import (
+    State,
+    Sums,
+    living_optimizers,
+    parameters_of,
+    state_now,
+    sums_of,
+)
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.window import Window
@@ -43,6 +50,7 @@ from trainguard.observe.tools.user_line import foreign
 
 _FORWARDS = 8  # forwards of a step before which the state is taken; the last one counts
 _PACKAGE = str(Path(__file__).parents[2])
+LATER = 3  # steps after a save, or a resume: what is an average has moved by then
 _FITS = 0.1  # share of a copy's move that its decay may leave unexplained, in an average
 
 
@@ -101,6 +109,8 @@ class Account:
     saves: what was written, and when. opened: what was read before training began, and newer: what
     stood beside that with a higher number and was not read.
     deletions: what was deleted, lost: links without target, each with the step.
+    averages: the checksums of averaged copies, by their names, some steps after each save; later:
+    of what may be one, so many steps after the beginning.
     exact: whether all was computed where equal inputs give equal bits, on the CPU.
     """
 
@@ -115,6 +125,8 @@ class Account:
     newer: frozenset[str] = frozenset()
     deletions: list[FileDeletion] = field(default_factory=list)
     lost: list[tuple[int, str]] = field(default_factory=list)
+    averages: dict[int, dict[str, Sums]] = field(default_factory=dict)
+    later: frozenset[Sums] = frozenset()
     exact: bool = True
     loads: list[Load] = field(default_factory=list)
     state: State | None = None
@@ -177,6 +189,8 @@ class CheckpointRecorder(Recorder):
             self._forwards = 0
             self._look()
             self.account.before[self.steps] = self._parameters()
+            with torch.no_grad():
+                self._look_at_averages()
         self._forwards += 1
         if self.steps == self.order.at and self._forwards <= _FORWARDS:
             with torch.no_grad():
@@ -272,14 +286,24 @@ class CheckpointRecorder(Recorder):
         """Return one number for all that is trained."""
         return parameters_of(self._optimizers())
 
-    def _state(self) -> State:
-        """Return the state of the training as it is."""
-        averages = {
+    def _look_at_averages(self) -> None:
+        """Take down averages some steps after a save, and after a resume what may be one then."""
+        if self.steps == LATER and self.order.at == 0:
+            self.account.later = self._state().candidates
+        elif any(save.step + LATER == self.steps for save in self.account.saves[-LATER - 1 :]):
+            self.account.averages[self.steps] = sums_of(self._averages())
+
+    def _averages(self) -> dict[str, Any]:
+        """Return the averaged copies that are known, by their names."""
+        return {
             name: copy.source
             for name, copy, named in self.watcher(AveragedCopies).copies()
             if (named or name in self.following) and copy.source is not None
         }
-        return state_now(self._optimizers(), self.roots.values(), averages)
+
+    def _state(self) -> State:
+        """Return the state of the training as it is."""
+        return state_now(self._optimizers(), self.roots.values(), self._averages())
 
 
 def _limit_files(size: int) -> None:

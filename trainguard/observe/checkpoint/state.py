@@ -70,7 +70,7 @@ def state_now(
     trained = [one for one in roots if any(id(p) in held for p in one.parameters())]
     parts = {id(module) for one in trained for module in one.modules()}
     candidates = frozenset(_candidates(news, objects, trained, parts))
-    averaged = {name: _sums(_tensors(one)) for name, one in averages.items()}
+    averaged = sums_of(averages)
     return State(
         parameters=_checksums_by_name(trained, lambda one: one.named_parameters()),
         buffers=_checksums_by_name(trained, _persistent),
@@ -81,6 +81,11 @@ def state_now(
         averages={name: sums for name, sums in averaged.items() if sums in candidates},
         candidates=candidates,
     )
+
+
+def sums_of(averages: dict[str, Any]) -> dict[str, Sums]:
+    """Return the checksums of averages, each a module, a dict or a list of tensors, by name."""
+    return {name: _sums(_tensors(one)) for name, one in averages.items()}
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> int:
