@@ -57,12 +57,12 @@ def states_learned_from_differ(trace: Trace[Event]) -> Iterator[Finding]:
     The states that an agent learns from are as varied as those that it acted on.
 
     Judges: the first 32 batches of a module that is given a few rows at a time, of numbers on the
-        CPU, before it first learns from 16 or more: whether 9 of 10 of these, 8 at least, have four
-        times as many rows as different ones, though so many different states were acted on, and
-        most of them were. Broken where half as many as a batch has rows were acted on since the one
-        before, as in a rollout. Else a note.
+        CPU, and learns from 16 or more: whether 9 of 10 of these, 8 at least, have four times as
+        many rows as different ones (16 times, where it learned before it was asked), though so many
+        different states were acted on, and most of them were. Broken where half as many as a batch
+        has rows were acted on since the one before, as in a rollout. Else a note.
     Allows: states that come again; a step that learns from another pass too, as where each state is
-        repeated for several actions.
+        repeated for several actions, but for those that are their own next states too.
     Misses: memories in which a network of another name acts, or none; 16 environments and more at
         once; accelerators.
     Why: an environment that changes the array which it has handed out changes what was stored: all

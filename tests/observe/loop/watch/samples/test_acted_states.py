@@ -114,3 +114,69 @@ def test_what_makes_generators_can_be_pickled() -> None:
         written = pickle.dumps(np.random.default_rng)
         assert pickle.loads(written)(3).integers(9) == np.random.default_rng(3).integers(9)
     assert pickle.loads(written) is np.random.default_rng
+
+
+def alike(batch: Any, *, first: int = 0, rows: int = 32) -> list[tuple[float, float, int]]:
+    """
+    Return what is found of an agent that acts on a state, and then learns from a batch.
+
+    batch: makes the states, and what follows each, of all states that were acted on. first: in how
+    many steps it learns before it is asked for the first time.
+    """
+    torch.manual_seed(0)
+    actor, critic = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*actor.parameters(), *critic.parameters()], lr=0.01)
+    acted = [torch.randn(3)]
+    with Recorder("x") as recorder:
+        for step in range(100):
+            acted.append(torch.randn(3))
+            if step >= first:
+                with torch.no_grad():
+                    actor(acted[-1][None])
+            if step < rows and not first:
+                continue
+            states, after = batch(acted, rows)
+            with torch.no_grad():
+                follows = critic(after)
+            loss = (actor(states) - follows).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    events = [e for e in recorder.trace if getattr(e, "probe", "") == "acted"]
+    return [(probe.measured, probe.reference, probe.step) for probe in events]
+
+
+def overwritten(acted, rows):
+    """Return the latest state as often as there are rows, and as what follows."""
+    return acted[-1].repeat(rows, 1), acted[-1].repeat(rows, 1)
+
+
+def several(acted, rows):
+    """Return the latest state for several actions, and where each of them leads."""
+    return acted[-1].repeat(rows, 1), acted[-1] + torch.randn(rows, 3)
+
+
+def asked_again(acted, rows):
+    """Return the latest state for several actions, all of which another network is asked about."""
+    states = acted[-1].repeat(rows, 1)
+    return states, states
+
+
+def drawn(acted, rows):
+    """Return states as they were."""
+    states = torch.stack(acted)[torch.randint(len(acted), (rows,))]
+    return states, states + torch.randn(rows, 3)
+
+
+def test_states_that_are_overwritten() -> None:
+    """Where what follows is the state itself, none of them is repeated for several actions."""
+    assert alike(overwritten) == [(32.0, 32.0, 1)]  # the first follows many
+    for meant in (several, asked_again, drawn):
+        assert alike(meant) == []
+
+
+def test_an_agent_that_learned_before_it_was_asked() -> None:
+    """It is known once as many states were acted on as a batch has rows."""
+    assert alike(overwritten, first=20) == [(32.0, 32.0, 0)]
+    assert alike(drawn, first=20) == []

@@ -13,7 +13,7 @@ from trainguard.observe.loop.watch.runs.seeded_generators import Seed, SeededGen
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import hash_rows
-from trainguard.observe.tools.local_values import has_rows
+from trainguard.observe.tools.local_values import has_rows, start_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -39,6 +39,7 @@ class _Agent:
     fresh: of these, the ones before which it acted on half as many states as they have rows.
     seen: in how many batches each state was. generators: how many had been made when it last acted.
     starts: the states that it acted on first after a line made a generator from a seed.
+    is_late: whether it learned before it was asked, as where chance acts first.
     """
 
     acted: Counter[int] = field(default_factory=Counter)
@@ -52,6 +53,7 @@ class _Agent:
     seen: Counter[int] = field(default_factory=Counter)
     generators: int = 0
     starts: dict[Seed, Counter[int]] = field(default_factory=dict)
+    is_late: bool = False
 
     def act(self, rows: list[int], made: SeededGenerators) -> None:
         """Take down states that were acted on, the first ones after a generator was made."""
@@ -65,16 +67,23 @@ class _Agent:
         self.acted.update(rows)
         self.latest.update(rows)
 
-    def learn(self, rows: list[int], source: str) -> None:
-        """Judge a batch, where as many states were acted on, and those were mostly different."""
+    def learn(self, rows: list[int], source: str, *, stays: bool) -> None:
+        """
+        Judge a batch, where as many states were acted on, and those were mostly different.
+
+        stays: whether what follows is the very same states, so that these are no repeated ones.
+        """
         self.learns = True
         self.seen.update(set(rows))
         if len(self.acted) < len(rows) or 2 * len(self.acted) < self.rows:
             return
         self.batches += 1
-        states, fresh = len(set(rows)), 2 * len(self.latest) >= len(rows)
+        # Of what learned before, hardly anything is known: it may be no agent, but a model.
+        states, fresh = len(set(rows)), not self.is_late and 2 * len(self.latest) >= len(rows)
+        least = _ALIKE * _ALIKE if self.is_late else _ALIKE
         # What it has just acted on may be repeated on purpose, for several actions.
-        if _ALIKE * states <= len(rows) and (fresh or states > len(self.latest)):
+        meant = not (self.is_late or fresh or stays) and states <= len(self.latest)
+        if least * states <= len(rows) and not meant:
             self.alike += 1
             self.fresh += fresh
             self.source = source
@@ -84,7 +93,7 @@ class ActedStates(Watcher):
     """
     The Probe event "acted": batches with hardly any states, learned from after acting on many.
 
-    The same module was given a few rows at a time, beginning before it first learned. Of several
+    The same module was given a few rows at a time, mostly before it first learned. Of several
     passes that a step learns from, the one with the most states counts.
 
     The Probe event "alike starts": a state that was acted on first when a line had made a generator
@@ -98,8 +107,9 @@ class ActedStates(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._agents: defaultdict[str, _Agent] = defaultdict(_Agent)
-        self._others: set[str] = set()  # modules that learned before they were asked
         self._waiting: deque[tuple[Forward, list[int], str]] = deque(maxlen=_WAITING)
+        self._asked: deque[tuple[int, list[int]]] = deque(maxlen=_WAITING)  # without a graph
+        self._places: set[int] = set()  # of the tables learned from since something was acted on
 
     def install(self, patches: Patches) -> None:
         """Ask what generators are made."""
@@ -110,8 +120,6 @@ class ActedStates(Watcher):
     ) -> None:
         """Take down what a pass is given: a few states, or a batch."""
         known = self._agents.get(forward.module)
-        if forward.module in self._others:
-            return
         if known is not None and known.batches >= _JUDGED:
             return
         given = self.recorder.given[0] if self.recorder.given else None
@@ -122,10 +130,18 @@ class ActedStates(Watcher):
             if len(rows) < _FEW and rows.is_floating_point():
                 if known is None or known.rows < _KEPT:
                     self._agents[forward.module].act(hash_rows(rows), self._generators)
+                self._places.clear()
             elif forward.gradients and known is None:
-                self._others.add(forward.module)
-            elif forward.gradients and known is not None:
+                self._agents[forward.module].is_late = True
+            elif (
+                forward.gradients
+                and known is not None
+                and (not known.is_late or len(known.acted) >= len(rows))
+            ):
                 self._waiting.append((forward, hash_rows(rows), caller()))
+                self._places.add(start_of(rows))
+            elif not forward.gradients and any(each.acted for each in self._agents.values()):
+                self._asked.append((start_of(rows), hash_rows(rows)))
 
     def before_step(self, window: Window) -> Columns:
         """Judge what is learned from: of each module, the pass with the most states."""
@@ -134,9 +150,10 @@ class ActedStates(Watcher):
             most = learned.get(forward.module, ([], ""))[0]
             if forward.learned and len(set(rows)) > len(set(most)):
                 learned[forward.module] = rows, source
+        others = [rows for place, rows in self._asked if place not in self._places]
         self._waiting.clear()
         for name, (rows, source) in learned.items():
-            self._agents[name].learn(rows, source)
+            self._agents[name].learn(rows, source, stays=rows in others)
         return {}
 
     def finish(self) -> Iterable[Event]:
