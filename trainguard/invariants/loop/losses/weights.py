@@ -240,7 +240,8 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
         what a network returns for what follows, in all rows of a batch that go on: whether they are
         so in every row that ends an episode, 4 or more. Broken where a quarter of these rows, 4 or
         more, are called terminal or have rewards that no others have.
-    Notes: such targets where ends may be those of a limit of time alone.
+    Notes: such targets where ends may be those of a limit of time alone, or where nothing says what
+        ends, and one table of zeros and ones, which is no action, stands beside the rewards.
     Allows: returns that end with their episodes, or go on from a value there; rewards called
         intrinsic or bonus, which are meant to outlive episodes; returns of both kinds in one run;
         rows that are called truncated, cut or timeout.

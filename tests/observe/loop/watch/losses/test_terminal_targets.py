@@ -182,3 +182,49 @@ def test_an_entropy_bonus() -> None:
             del done, next_log_prob, reward
     (found,) = [e for e in recorder.trace if isinstance(e, Probe) and "bootstr" in e.probe]
     assert found.measured == found.reference > 20
+
+
+def as_it_is(flags: torch.Tensor) -> torch.Tensor:
+    """Return the marks themselves."""
+    return flags
+
+
+def test_marks_of_another_name() -> None:
+    """The only marks beside the rewards are those of the ends, though nothing else says so."""
+    for more in ({}, {"last": as_it_is}):
+        (probe,), _ = learn(past, churned=as_it_is, **more)
+        assert (probe.label, probe.step) == ("churned", 0)
+        assert probe.measured == probe.reference > 4
+    assert learn(masked, churned=as_it_is)[0] == []
+
+
+def test_marks_that_are_no_ends() -> None:
+    """An action is none; of two marks nobody knows which is the end; where one is named, it is."""
+    other = torch.tensor([0.0, 1.0, 0.0, 0.0]).repeat(8)
+    assert learn(past, action=as_it_is)[0] == []
+    assert learn(past, churned=as_it_is, weekend=lambda _: other)[0] == []
+    (probe,), _ = learn(past, weekend=lambda _: other, done=as_it_is)
+    assert probe.label == "done"
+
+
+def test_steps_without_ends_are_no_tries() -> None:
+    """Ends may come late, and other losses may be learned from in between."""
+    torch.manual_seed(0)
+    net, late, actor = nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *actor.parameters()], lr=0.01)
+    with Recorder("x") as recorder:
+        for step in range(40):
+            bd = (torch.rand(32) < 0.2 * (step > 30)).float()[:, None]
+            br = torch.randn(32, 1)
+            with torch.no_grad():
+                goal = br + 0.9 * late(torch.randn(32, 3))
+            for loss in (
+                F.mse_loss(net(torch.randn(32, 3)), goal),
+                actor(torch.randn(32, 3)).mean(),
+            ):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            assert len(bd) == len(br)
+    (probe,) = (e for e in recorder.trace if getattr(e, "probe", "") == "ends bootstrapped")
+    assert probe.label == "bd"

@@ -22,7 +22,7 @@ from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
-_LOOKS, _TRIES = 64, 8  # at targets, and at steps without names of rewards and ends
+_LOOKS, _TRIES = 64, 8  # at targets with ends, and at steps without zeros and ones
 _KNOWN = 64  # ends after which no more are looked for
 _FEWEST, _MOST = 8, 4096  # rows of a batch
 _WIDEST = 64  # actions, of which each has a value
@@ -36,6 +36,8 @@ _ENDS = {
     *("failed", "fallen", "fell", "final", "finals", "finished", "last", "lost", "over", "term"),
     "terms",
 }
+_ACTIONS = {"a", "act", "action", "actions", "acts", "ba"}
+_MASKS = {"mask", "masks", "valid", "alive"}  # may be of ends, and of what is cut
 _OPPOSITE = {"non", "not", "no", "nonterminal", "nonterminals", "notdone", "notdones", "undone"}
 _CUT = {"cut", "cuts", "limit", "timeout", "timeouts", "trunc", "truncated", "truncations"}
 _SHARES = {"discount", "discounts", "gammas"}  # for each row: they are zero at ends
@@ -120,16 +122,15 @@ class TerminalTargets(Watcher):
         """Hold targets against the rewards, the ends and the values of the same rows."""
         rows = len(targets[0]) if targets else rows
         named = _named_rows(rows)
-        self._looks += 1
         rewards = [table for name, table in named if _is_reward(name)]
         if targets and not any(words_in(name) & (REWARDS | _APART) for name, _ in named):
             rewards = [table for _, table in named[:_TABLES]]  # known by its numbers
-        if not rewards or not any(words_in(name) & (_SURE | _ENDS) for name, _ in named):
+        if not any(map(_is_flag, named)):
             self._strange += 1
-            return
-        ends = _find_ends(named)
+        ends = _find_ends(named) if rewards else None
         if ends is None or any(words_in(name) & _SHARES for name, _ in named):
             return
+        self._looks += 1
         targets = targets or [t for n, t in named if not words_in(n) & (REWARDS | _ENDS | NEXT)]
         follows = [*_pick([each for each in self._returned if len(each) == rows])]
         follows += [table for name, table in named if words_in(name) & NEXT]
@@ -148,6 +149,7 @@ class TerminalTargets(Watcher):
         if passed:
             goes_on, last = reward[~ends], reward[ends]
             rare = int(((last < goes_on.min()) | (last > goes_on.max())).sum())
+            rare = rare if words_in(name) & _ENDS else 0  # else nothing says that it is an end
             self._sure += passed if words_in(name) & _SURE else min(passed, rare)
             self._name, self._source = self._name or name, self._source or caller()
 
@@ -175,12 +177,25 @@ def _is_reward(name: str) -> bool:
     return bool(words_in(name) & REWARDS) and not words_in(name) & _APART
 
 
+def _is_flag(pair: tuple[str, Table]) -> bool:
+    """Say whether a table is of zeros and ones, and is not called an action or a reward."""
+    named = words_in(pair[0]) & (_ACTIONS | REWARDS)
+    return not named and bool(np.isin(pair[1], (0.0, 1.0)).all())
+
+
 def _find_ends(named: Named) -> tuple[str, Any] | None:
-    """Return which rows end an episode, as far as it was not cut, and the name that says so."""
-    flags = [(name, table) for name, table in named if np.isin(table, (0.0, 1.0)).all()]
+    """
+    Return which rows end an episode, as far as it was not cut, and the name that says so.
+
+    Where none has such a name, the only table of zeros and ones that is there says so.
+    """
+    flags = [pair for pair in named if _is_flag(pair)]
     cut = [table > 0 for name, table in flags if words_in(name) & _CUT]
     sure = [pair for pair in flags if words_in(pair[0]) & _SURE]
-    for name, table in sure or [pair for pair in flags if words_in(pair[0]) & _ENDS]:
+    sure = sure or [pair for pair in flags if words_in(pair[0]) & _ENDS]
+    alone = len({table.tobytes() for _, table in flags}) == 1
+    others = [] if sure or any(words_in(name) & _MASKS for name, _ in flags) else flags
+    for name, table in sure or (others if alone else []):
         if not words_in(name) & _CUT:
             ends = (table == 0) if words_in(name) & _OPPOSITE else (table == 1)
             for own in cut:
