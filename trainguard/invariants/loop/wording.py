@@ -16,6 +16,7 @@ from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)
 MAJORITY = 0.5
+LEFT_OVER = 1e-3  # of the norm of a step: what rounding leaves of gradients that were cleared
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,17 @@ def middle(values: Iterable[float]) -> float:
     """Return the median of the finite values; nan where there is none."""
     kept = finite(values)
     return median(kept) if kept else nan
+
+
+def stale_steps(course: Course, least: float) -> list[Step]:
+    """
+    Return the steps that begin with gradients which were used before, where most steps do.
+
+    least: share of the norm of a step below which nothing was left over.
+    """
+    later = [step for step in course.every[1:] if not step.skipped]
+    stale = [s for s in later if s.leftover > 0 and not s.leftover < least * s.norm]
+    return stale if most_of(stale, later) else []
 
 
 def tally(steps: Iterable[Step], among: Iterable[Step], noun: str = "steps") -> Measure:

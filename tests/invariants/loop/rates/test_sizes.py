@@ -45,6 +45,13 @@ def test_a_rate_that_is_too_high(judged, steps) -> None:
     )
 
 
+def test_gradients_that_pile_up(ranks, steps) -> None:
+    """Without zero_grad any rate is too high: that is another judgement's."""
+    answer = tried(0.9, 0.4, 0.2, 5.0, inf)
+    assert ranks(JUDGE, [*steps(80, loss=0.95, norm=1.0, leftover=0.9), answer]) == []
+    assert ranks(JUDGE, [*steps(80, loss=0.95, norm=1.0, leftover=1e-4), answer]) == [Rank.BROKEN]
+
+
 def test_a_rate_that_is_too_low(judged, ranks, steps) -> None:
     """A higher one learns what the run does not; an epsilon may be why."""
     run = steps(100, loss=0.98, rates=(1e-5,))

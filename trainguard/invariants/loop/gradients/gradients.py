@@ -22,6 +22,7 @@ from trainguard.invariants.loop.losses.causes import (
 )
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import (
+    LEFT_OVER,
     Course,
     count,
     courses,
@@ -33,6 +34,7 @@ from trainguard.invariants.loop.wording import (
     line_of_steps,
     middle,
     most_of,
+    stale_steps,
     tally,
 )
 from trainguard.invariants.wording import number
@@ -168,12 +170,12 @@ def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
         all the same, for a while.
     Source: the pitfall that every tutorial of PyTorch names.
     """
-    least = trace.limit("gradients_start_empty", 1e-3)
+    least = trace.limit("gradients_start_empty", LEFT_OVER)
     for course in courses(trace):
-        later = [step for step in course.every[1:] if not step.skipped]
-        stale = [s for s in later if s.leftover > 0 and not s.leftover < least * s.norm]
-        if not most_of(stale, later):
+        stale = stale_steps(course, least)
+        if not stale:
             continue
+        later = [step for step in course.every[1:] if not step.skipped]
         shares = middle(s.leftover / s.norm for s in stale if s.norm > 0)
         yield Finding(
             f"`{trace.subject}` steps with gradients that the last step had already used",

@@ -22,7 +22,14 @@ from trainguard.invariants.loop.rates.gains import (
     find_gains,
     first_steps,
 )
-from trainguard.invariants.loop.wording import count, courses, events, in_line
+from trainguard.invariants.loop.wording import (
+    LEFT_OVER,
+    count,
+    courses,
+    events,
+    in_line,
+    stale_steps,
+)
 
 _ENOUGH = 100  # steps: a run of fewer, as one that only tries a script out, may have to go on
 _NOTHING = 0.05  # of what a higher rate gains, in such a run: for a note
@@ -43,7 +50,7 @@ def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
         least 0.3, and the run's own less than 0.15 of that; where the run was cut off, that is a
         note, and so it is below 0.05 in a run of fewer than 100 steps that has one stage.
     Allows: whatever takes half of the loss away in these steps; a rate that is too low in a run
-        that is over in its warm-up.
+        that is over in its warm-up; steps with gradients that were used before, which pile up.
     Misses: targets, or inputs, that follow from what was learned (reinforcement, discriminators,
         teachers); losses below zero; rates of one optimizer of several.
     Why: a rate with a zero too many trains, and logs a loss that falls: it ends where a rate of
@@ -51,6 +58,8 @@ def rate_has_the_right_size(trace: Trace[Event]) -> Iterator[Finding]:
     Source: Smith, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section
         3.3; Karpathy, A Recipe for Training Neural Networks, 2019.
     """
+    if any(stale_steps(course, LEFT_OVER) for course in courses(trace)):
+        return
     for gains in find_gains(trace):
         low, high = max(gains.low), max(gains.high)
         if low >= FAR and gains.own < HALF * low:

@@ -24,8 +24,7 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
         worker_init_fn: two copies are asked for different samples, as two workers would be.
     Allows: generators that are set by the index, the worker or its seed; those that nothing is
         drawn from; data that are only evaluated.
-    Misses: streams; draws whose number depends on the sample; loaders made after others have
-        started threads; runs on an accelerator.
+    Misses: streams; loaders made after others have started threads; runs on an accelerator.
     Why: a generator that is made before the workers start is copied into each of them, and into
         those of the next epoch: the augmentation of all samples repeats itself.
     Source: pytorch/pytorch issue 5059; the same for numpy's own generator.
@@ -35,7 +34,7 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the workers of a loader of `{trace.subject}` draw the same random numbers",
                 probe.label,
-                "the same state in " + integer(2, "workers") + ", before and after samples",
+                "the same state in " + integer(2, "workers") + ", before they draw from it",
                 "another state in each worker",
                 why="each worker gets a copy of the generator: seed it in worker_init_fn, from"
                 " torch.utils.data.get_worker_info().seed",

@@ -162,8 +162,12 @@ class WorkerCopies(Watcher):
             return
         one, other = (_load_as(loader, worker) for worker in (0, 1))
         self.looked |= {"generators"} if one and other else set()
-        for name, states in one.items():
-            if states == other.get(name) and states[0] != states[1]:
+        alike = [name for name in one if name in other and _begin_alike(one[name], other[name])]
+        # How much is drawn may depend on the sample; what is set by the index ends as it would.
+        late = any(one[name] != other[name] for name in alike)
+        moved = _load_as(loader, 0, moves=True) if late else {}
+        for name in alike:
+            if one[name] == other[name] or moved.get(name, one[name])[1] != one[name][1]:
                 probe = Probe(
                     probe="generators",
                     measured=float(loader.num_workers),
@@ -182,14 +186,23 @@ def _size(data: Any) -> int:
         return 0
 
 
-def _load_as(loader: Any, worker: int) -> States:
-    """Return the states of generators before and after a worker has loaded some samples."""
-    answer = fork(_SECONDS, lambda way_out: _be_worker(loader, worker, way_out))
+def _begin_alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Say whether two workers begin with the same state of a generator, and both draw from it."""
+    return one[0] == other[0] and one[0] != one[1] and other[0] != other[1]
+
+
+def _load_as(loader: Any, worker: int, *, moves: bool = False) -> States:
+    """
+    Return the states of generators before and after a worker has loaded some samples.
+
+    moves: draw from each of them before, to see whether that matters.
+    """
+    answer = fork(_SECONDS, lambda way_out: _be_worker(loader, worker, way_out, moves=moves))
     states: States = answer.report.get("states", {}) if answer is not None else {}
     return states
 
 
-def _be_worker(loader: Any, worker: int, way_out: Exit) -> None:
+def _be_worker(loader: Any, worker: int, way_out: Exit, *, moves: bool) -> None:
     """Load samples of its own as a worker that has just been started, and report."""
     data, seed = loader.dataset, 2**32 + 7919 * worker  # each epoch has another seed
     torch.manual_seed(seed)
@@ -199,9 +212,21 @@ def _be_worker(loader: Any, worker: int, way_out: Exit) -> None:
     torch_worker._worker_info = torch_worker.WorkerInfo(**info)  # noqa: SLF001 as a worker does
     if loader.worker_init_fn is not None:
         loader.worker_init_fn(worker)
+    if moves:
+        _draw_from(data)
     before = streams(data)
     for place in range(_SAMPLES):
         data[2 * place + worker]
     after = streams(data)
     states = {name: (state, after.get(name, state)) for name, state in before.items()}
     way_out.report(states=states)
+
+
+def _draw_from(data: Any) -> None:
+    """Draw a number from each generator that is there."""
+    for each in (random, np.random, *generators(data).values()):
+        if isinstance(each, torch.Generator):
+            torch.rand((), generator=each)
+        else:
+            each.random()
+    torch.rand(())
