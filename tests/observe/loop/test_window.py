@@ -1,9 +1,10 @@
 """When an optimizer's window is watched, and when its optimizer has stopped."""
 
 import pytest
+import torch
 from torch import nn
 
-from trainguard.observe.loop.window import Window, trains
+from trainguard.observe.loop.window import Window, is_given, trains
 
 
 def stepped(*steps: int) -> Window:
@@ -55,3 +56,14 @@ def build(*, own: bool, parts: list[bool]) -> nn.Module:
 def test_a_module_trains(module: nn.Module, training: bool) -> None:
     """It does where nothing but its own flag was set."""
     assert trains(module) is training
+
+
+def test_what_is_no_leaf_has_no_gradient() -> None:
+    """Torch would warn of the question; what keeps its gradient is asked."""
+    leaf = torch.ones(2, requires_grad=True)
+    made, kept = leaf * 2, leaf * 3
+    kept.retain_grad()
+    (made + kept).sum().backward()
+    assert is_given(made) is None
+    assert is_given(kept)
+    assert is_given(leaf)

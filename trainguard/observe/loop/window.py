@@ -301,6 +301,8 @@ def has_gradient(parameter: torch.Tensor) -> bool:
 
 def is_given(parameter: torch.Tensor) -> torch.Tensor | None:
     """Return, where a gradient is, whether it has anything but zeros; None where there is none."""
+    if not (parameter.is_leaf or parameter.retains_grad):  # torch warns of who asks for it
+        return None
     given = gradient_of(parameter)
     if given is None:
         return None
