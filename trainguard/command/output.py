@@ -15,6 +15,7 @@ from trainguard.judging.baseline import Baseline
 from trainguard.report.formats import RunAccount
 from trainguard.report.formats.table import FORMATS, write_accounts, write_told
 
+_WHOLE = {"json", "sarif", "junit", "markdown", "html"}  # documents, that nothing may stand before
 _COLOURS: Final = {
     r"(?m)^[a-z]+(?:_[a-z]+)+(?=: \D)": "bold red",  # the name of what is broken
     r"(?m)^  [a-z]+(?= {2,})": "dim",  # the label of a row
@@ -114,6 +115,14 @@ class Audience:
                 said &= say(paint(text, self.out) if name == "text" else text, self.out, self.err)
         # A file is an account too; with none, nobody could tell this run from one that passed.
         return written and (said or self.files or any(path for _, path in self.formats))
+
+
+def give_way(formats: Sequence[tuple[str, Path | None]]) -> None:
+    """Let what the script prints go to stderr, where a report for programs is printed to stdout."""
+    if any(path is None and name in _WHOLE for name, path in formats):
+        with suppress(OSError, ValueError, AttributeError):  # no files, or closed
+            sys.stdout.flush()
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
 @contextmanager

@@ -25,7 +25,15 @@ from trainguard.command.exit import (
 )
 from trainguard.command.live import LiveAccount
 from trainguard.command.options import SILENCE, name_only
-from trainguard.command.output import Audience, flush, keep_stream, say, write_baseline, write_file
+from trainguard.command.output import (
+    Audience,
+    flush,
+    give_way,
+    keep_stream,
+    say,
+    write_baseline,
+    write_file,
+)
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
 from trainguard.command.together import (
@@ -78,6 +86,7 @@ def launch(order: RunRequest) -> int:
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
             return report_error(error, err)
         live = _live_account(order, err)
+        give_way(order.formats)
         end = partial(_end_waiting, order, live, out, err)
         recorder, spawned, failure = _record(order, program, live, end)
         flush()

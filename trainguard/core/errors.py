@@ -10,7 +10,7 @@ from typing import TypeVar
 _PACKAGE = str(Path(__file__).parents[1])
 _PASSING = set[CodeType]()
 # Python's warnings pass by a frame whose file has both of these words in its name.
-_PASSED_BY = " (importlib._bootstrap)"
+PASSED_BY = " (importlib._bootstrap)"
 T = TypeVar("T")
 
 
@@ -75,9 +75,9 @@ def passed_by(code: CodeType) -> CodeType:
     So that `stacklevel` leads to the line that it would lead to without us. Where its source is
     looked up, as for tracebacks, the module that it belongs to has it.
     """
-    if code.co_filename.endswith(_PASSED_BY):
+    if code.co_filename.endswith(PASSED_BY):
         return code
-    return code.replace(co_filename=code.co_filename + _PASSED_BY)
+    return code.replace(co_filename=code.co_filename + PASSED_BY)
 
 
 def is_ours(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from textwrap import shorten, wrap
 from traceback import TracebackException, extract_tb, format_exception
 
 from trainguard.core.catalogue import Invariant
-from trainguard.core.errors import SubjectError
+from trainguard.core.errors import PASSED_BY, SubjectError
 from trainguard.core.finding import Finding
 from trainguard.core.notebook import short_source
 from trainguard.events.base import Event
@@ -110,9 +110,14 @@ def render_traceback(error: BaseException) -> str:
     while links:
         link = links.pop()
         if link is not None:
-            link.stack[:] = [f for f in link.stack if not f.filename.startswith(_PACKAGE)]
+            link.stack[:] = [f for f in link.stack if not _is_hidden(f.filename)]
             links += [link.__cause__, link.__context__, *(link.exceptions or ())]
     return "".join(told.format()).rstrip()
+
+
+def _is_hidden(file: str) -> bool:
+    """Say whether a frame is ours, or stands where a function of torch's calls ours."""
+    return file.startswith(_PACKAGE) or file.endswith(PASSED_BY)
 
 
 def render_crash(error: BaseException, invariant: Invariant | None = None) -> str:

@@ -49,10 +49,14 @@ def test_all_formats_tell_of_one_run(folder) -> None:
 
 
 def test_one_format_is_printed_in_place_of_the_report(folder) -> None:
-    """What another program reads has nothing else in it but what the script prints."""
-    run = folder.run("--format", "json", "train.py")
+    """What another program reads has nothing else in it: the script prints to stderr."""
+    folder.trains(after="print('done')", inside="print(step)")
+    run = folder.process("--format", "json", "train.py")
     assert run.returncode == 0
     assert json.loads(run.stdout)["findings"] == []
+    assert run.stderr.splitlines() == [*map(str, range(30)), "done"]
+    run = folder.process("--format", "github", "train.py")
+    assert run.stdout.splitlines() == [*map(str, range(30)), "done"]
 
 
 @pytest.mark.slow

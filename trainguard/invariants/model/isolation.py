@@ -89,11 +89,12 @@ def relations_hold(trace: Trace[Pass]) -> Iterator[Finding]:
 @invariant("model", probe="padding", needs=("padding",))
 def padding_is_ignored(trace: Trace[Pass]) -> Iterator[Finding]:
     """
-    Values in padded positions do not affect the outputs that are kept.
+    Padded positions, and how many there are, do not affect the outputs that are kept.
 
     Judges: in evaluation mode, outputs at positions that are kept, and outputs of whole samples.
         One backward pass says which inputs reach them; what it suspects is edited where it is
-        padded, as `padding=` says by a tg.mask or by the lengths of the samples.
+        padded, as `padding=` says by a tg.mask or by the lengths of the samples. And outputs of
+        whole samples where the padding of one is cut off.
     Allows: a change of 1e-5 of the largest output (limit).
     Misses: the loss; outputs whose length is not that of the mask; the statistics of training mode.
     Why: a mean over the padded length, or attention without the mask, makes a prediction depend on
@@ -101,13 +102,23 @@ def padding_is_ignored(trace: Trace[Pass]) -> Iterator[Finding]:
     Source: PyTorch, torch.nn.MultiheadAttention (key_padding_mask); transformers' troubleshooting
         page, "Incorrect output when padding tokens aren't masked".
     """
-    yield from _dependent(
+    found = [
+        *_dependent(
+            trace,
+            "padding",
+            "padding_is_ignored",
+            "an output of `{}` depends on what stands in padded positions",
+            "perhaps attention, a mean or a maximum without the mask, or a convolution that reaches"
+            " over the end",
+        )
+    ]
+    yield from found or _dependent(
         trace,
-        "padding",
+        "padded length",
         "padding_is_ignored",
-        "an output of `{}` depends on what stands in padded positions",
-        "perhaps attention, a mean or a maximum without the mask, or a convolution that reaches"
-        " over the end",
+        "an output of `{}` depends on how far a sample is padded",
+        "perhaps a sum is divided by the padded length: divide it by the number of positions that"
+        " are kept",
     )
 
 

@@ -27,6 +27,7 @@ from trainguard.observe.model.dependency import DependencyQuestion, Positions, l
 from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
 from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.output_axes import entering, foreign, layouts, own, shapes_of
+from trainguard.observe.model.padded_length import observe_padded_length
 from trainguard.subjects.domain import BATCH, Domain
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
@@ -144,6 +145,10 @@ def observe_padding(network: ModelCase) -> Iterator[Pass]:
         raise_unjudged(network, f"no input has the dimensions of {padding.name}")
     at = f"the end of {padding.dimension} padded"
     yield from leak_events(network, "padding", question, leaks(specimen, question), at)
+    ways = layouts(specimen, padding.dimension)
+    pooled = {name for name in question.own if ways.get(name) == []}
+    kept = padding.kept_mask(network)
+    yield from observe_padded_length(specimen, padding.name, padding.dimension, kept, pooled)
 
 
 def _find_padding(network: ModelCase) -> Padding | None:
