@@ -6,6 +6,7 @@ from functools import wraps
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizers
@@ -123,3 +124,26 @@ def test_scripted_functions_find_those_of_torch() -> None:
     with Recorder("x"):
         scripted = torch.jit.script(pick)
         assert scripted(inputs, others) == pick(inputs, others)
+
+
+WHOLE = {
+    "log_prob": lambda x: Normal(x.mean(), 1.0, validate_args=False).log_prob(x).sum(),
+    "rsample": lambda x: Normal(x, torch.ones_like(x), validate_args=False).rsample().sum(),
+    "entropy": lambda x: Categorical(logits=x, validate_args=False).entropy().sum(),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(len(x), dtype=torch.long)),
+    "softmax": lambda x: F.softmax(x, -1).detach() + x.log_softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_function_that_is_compiled_as_a_whole(name) -> None:
+    """The compiler goes through what was there before us, and needs no break for it."""
+    x = torch.randn(4, 3)
+    torch.manual_seed(0)
+    expected = WHOLE[name](x)
+    torch._dynamo.reset()
+    with Recorder("x") as recorder:
+        torch.manual_seed(0)
+        compiled = torch.compile(WHOLE[name], backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x), expected)
+    assert "faults" not in recorder.trace.conditions

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import wraps
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from trainguard.observe.tools.redirection import Redirection
 
 T = TypeVar("T")
 _MISSING = object()
+_COMPILED = "_torchdynamo_inline"  # by which torch knows what to compile in the place of a function
 _EVERY: "weakref.WeakSet[Patches]" = weakref.WeakSet()
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001 the public one asks more
 _is_told: Callable[[], bool] = torch._C._is_torch_function_enabled  # noqa: SLF001 as above
@@ -58,6 +60,9 @@ class Patches:
             return
         own = vars(owner).get(name, _MISSING)
         replacement = passes_on(make(original))
+        if type(original) is FunctionType and type(replacement) is FunctionType:
+            # A compiler goes through what was there: none of ours could be in its graph.
+            vars(replacement)[_COMPILED] = vars(original).get(_COMPILED, original)
         setattr(owner, name, replacement)
         self._replaced.append((owner, name, own, replacement))
 

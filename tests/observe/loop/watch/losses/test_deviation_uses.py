@@ -98,3 +98,16 @@ BOTH = [(4.0, "Forecaster output 1")]
 def test_what_a_likelihood_is_given(lose, evaluate, found) -> None:
     """By its other use, and by its name where there is none."""
     assert train(lose, evaluate) == found
+
+
+def test_a_compiled_function_that_makes_a_distribution() -> None:
+    """The compiler goes through it as a whole."""
+
+    def sure(mean, spread, y):
+        """Return how likely it is."""
+        return torch.distributions.Normal(mean, spread, validate_args=False).log_prob(y).sum()
+
+    with Recorder("x"):
+        compiled = torch.compile(sure, backend="eager", fullgraph=True)
+        given = torch.zeros(4), torch.ones(4), torch.ones(4)
+        assert torch.equal(compiled(*given), sure(*given))

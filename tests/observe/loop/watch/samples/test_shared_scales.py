@@ -101,3 +101,12 @@ def test_windows_from_elsewhere() -> None:
     other = growing(2, seed=1)
     assert train_on(lambda rows: windows(other, rows), FIRST, LATER) == []
     assert len(series) == MOMENTS
+
+
+def test_numbers_that_are_not_finite() -> None:
+    """A series may have any number, too large ones for 32 bits among them; nothing is warned of."""
+    series = standardised(growing(2), growing(2))
+    other = series.copy()
+    other[5], other[6, 0], other[7, 1] = np.inf, np.nan, 1e300
+    assert train_on(lambda rows: windows(series, rows), FIRST, LATER) != []
+    assert len(other) == MOMENTS

@@ -23,6 +23,7 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _LOOKS, _TRIES = 64, 8  # at targets with ends, and at steps without zeros and ones
+_CALLS = 512  # looks in all: ends that have not come by then do not matter
 _KNOWN = 64  # ends after which no more are looked for
 _FEWEST, _MOST = 8, 4096  # rows of a batch
 _WIDEST = 64  # actions, of which each has a value
@@ -67,7 +68,7 @@ class TerminalTargets(Watcher):
         super().__init__(recorder)
         self._returned: list[Table] = []  # by networks, since the latest step
         self._step = self._judged = -1
-        self._looks = self._strange = 0
+        self._looks = self._strange = self._calls = 0
         self._passed = self._known = self._sure = 0
         self._name = self._source = ""
 
@@ -103,7 +104,8 @@ class TerminalTargets(Watcher):
         if self._has_passes():
             for rows in {len(each) for each in self._returned}:
                 self._judge([], rows)
-        if self._looks > _LOOKS or self._strange > _TRIES or self._known > _KNOWN:
+        done = self._looks > _LOOKS or self._known > _KNOWN or self._calls > _CALLS
+        if done or self._strange > _TRIES:
             self.recorder.dismiss(self)
 
     def finish(self) -> Iterable[Event]:
@@ -121,6 +123,7 @@ class TerminalTargets(Watcher):
     def _judge(self, targets: list[Table], rows: int = 0) -> None:
         """Hold targets against the rewards, the ends and the values of the same rows."""
         rows = len(targets[0]) if targets else rows
+        self._calls += 1
         named = _named_rows(rows)
         rewards = [table for name, table in named if _is_reward(name)]
         if targets and not any(words_in(name) & (REWARDS | _APART) for name, _ in named):

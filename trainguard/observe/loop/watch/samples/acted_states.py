@@ -140,7 +140,10 @@ class ActedStates(Watcher):
             ):
                 self._waiting.append((forward, hash_rows(rows), caller()))
                 self._places.add(start_of(rows))
-            elif not forward.gradients and any(each.acted for each in self._agents.values()):
+            elif not forward.gradients and any(
+                own.batches < _JUDGED and len(own.acted) >= len(rows)
+                for own in self._agents.values()
+            ):
                 self._asked.append((start_of(rows), hash_rows(rows)))
 
     def before_step(self, window: Window) -> Columns:

@@ -97,7 +97,8 @@ class SharedScales(Watcher):
         part.add(given.detach())
         seen = len(shown.begins)
         if part is shown and seen & (seen - 1) == 0 and shown.rows >= _ROWS:
-            self._search(forward.module, given.shape[1:].numel(), trained, shown)
+            with np.errstate(all="ignore"):  # a series may have numbers that are not finite
+                self._search(forward.module, given.shape[1:].numel(), trained, shown)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -106,8 +107,8 @@ class SharedScales(Watcher):
     def _search(self, module: str, length: int, trained: _FoundRows, shown: _FoundRows) -> None:
         """Look for the series in the variables of the script, and at its scale."""
         for name, series in _series():
-            width = series.shape[1]
-            first, held_out = (part.places(_beginnings(series)) for part in (trained, shown))
+            width, begins = series.shape[1], _beginnings(series)
+            first, held_out = (part.places(begins) for part in (trained, shown))
             if not len(first) or not len(held_out):
                 continue
             self.looked.add("shared scale")
