@@ -259,11 +259,11 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         a note where they are just those that were trained on. Inputs, in evaluations of the same
         set again and again, or of one at the end: whether a tenth (limit) or more had been trained
         on, among others that had not in nearly each of the passes. Windows of a series: whether
-        most of those in each pass end inside of what was trained on. Folds: whether a model goes
-        on, with its weights, to learn from what was held out, while it holds out what it has
-        learned from; in two folds or more. Accuracies that are those of a part of the rows of a
-        table which the model is given as a whole: whether a tenth of them or more are in the loss
-        of the training, with their labels.
+        most of those in each pass, or in three passes of four, end inside of what was trained on.
+        Folds: whether a model goes on, with its weights, to learn from what was held out, while it
+        holds out what it has learned from; in two folds or more. Accuracies that are those of a
+        part of the rows of a table which the model is given as a whole: whether a tenth of them or
+        more are in the loss of the training, with their labels.
         A note where a series, of whose one end rows are learned from and of whose other end they
         are evaluated, has a mean of zero and a deviation of one, or goes from 0 to 1, as a whole,
         and the part that is learned from is 0.1 from that.

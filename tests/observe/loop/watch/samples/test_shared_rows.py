@@ -188,6 +188,18 @@ def test_windows_inside_of_what_was_learned_are_counted() -> None:
     assert probe.measured == pytest.approx(80, rel=0.1)  # a short window may have no run to tell by
 
 
+def test_windows_of_a_test_hide_nothing() -> None:
+    """A test of later windows comes once; what is evaluated in turns is the training, perhaps."""
+
+    def evaluate(model: nn.Module, epoch: int) -> None:
+        model(WINDOWS[1:81:2])
+        if epoch == 4:
+            model(WINDOWS[240:280])
+
+    (probe,) = overlap_of(evaluate, epochs=5, trained=WINDOWS[APART], probe="windows")
+    assert (probe.measured / probe.reference) > 0.7
+
+
 def test_windows_beside_their_hour_are_counted() -> None:
     """What stands behind the moments of a window is of that window alone."""
     angles = torch.arange(281.0)[:, None] / 7

@@ -15,6 +15,7 @@ _ONE_IN = 8  # runs that are kept, chosen by what is in them: so they are chosen
 _MOST = 2**18  # that are kept
 _TRIED = 512  # windows that are learned from before it is known whether any two overlap
 _ROWS = 16  # of a pass of an evaluation: of fewer, a share tells nothing
+_PASSES, _MOSTLY = 3, 0.75  # of evaluations: a test at the end comes once
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio in 64 bits, as hashes are spread by
 
 Runs = list[tuple[Hashes, Any, Any]]  # for each axis: what is in a run, its window, its place there
@@ -44,6 +45,12 @@ class OverlappingWindows:
     def is_hopeless(self) -> bool:
         """Whether so many were learned from, and none overlaps another: they are no windows."""
         return self.learned > _TRIED and not self.moved
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what is evaluated lies inside, but for a test of later windows at the end."""
+        enough = self.inside >= _PASSES and self.inside >= _MOSTLY * self.passes
+        return bool(self.passes) and (self.inside == self.passes or enough)
 
     def learn(self, count: int, runs: Runs) -> None:
         """Take down where the runs of so many windows lie that were learned from."""

@@ -173,7 +173,7 @@ class SharedRows(Watcher):
     It is made of a set that is evaluated again and again, or alone and once, in which learned and
     new rows are mixed in nearly all passes. A training set that is evaluated too is known as a
     whole, and other data are new. Windows of a series are told where all evaluations are of such
-    that end inside of what was learned from.
+    that end inside of what was learned from, but for a few, as a test at the end.
     """
 
     makes = ("Probe:overlap", "Probe:windows")
@@ -235,7 +235,7 @@ class SharedRows(Watcher):
             self.looked |= {"overlap"} if own.done else set()
             windows = own.windows
             self.looked |= {"windows"} if windows.passes else set()
-            if windows.passes and windows.inside == windows.passes:
+            if windows.is_shared:
                 yield make_probe(
                     "windows", windows.known, windows.rows, step=len(own.learned), source=own.source
                 )
