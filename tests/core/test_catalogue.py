@@ -19,6 +19,7 @@ from trainguard.core.catalogue import (
     check_globs,
     find_invariants,
     has_limit,
+    suggest_name,
 )
 from trainguard.core.errors import DeclarationError
 from trainguard.judging.baseline import VERSION, entries_of
@@ -150,3 +151,14 @@ def test_a_former_name_is_refused_with_the_new_one(tmp_path) -> None:
     entry = {"subject": "train.py", "invariant": old, "what": "as it was"}
     (read,) = entries_of(json.dumps({"trainguard_baseline": VERSION, "findings": [entry]}))
     assert read.invariant == made.name
+
+
+def test_of_many_names_the_nearest_are_offered() -> None:
+    """A few are all listed; of many only those are that may be meant, among the known ones."""
+    names = [made.name for made in catalogue("loop")]
+    told = suggest_name("padding", names)
+    assert told.startswith(" Did you mean 'padding_does_not_matter', ")
+    assert "padding_is_ignored" not in told  # a model's
+    assert suggest_name("nothing_like_it", names) == " `trainguard list` shows them all."
+    assert suggest_name("loss_is_finit", names) == " Did you mean 'loss_is_finite'?"
+    assert suggest_name("x", names[:2]) == f" Known: {', '.join(sorted(names[:2]))}."

@@ -33,6 +33,7 @@ FAMILIES = (
     "log",
 )
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
+_LISTED = 30  # names: more are no help in a sentence
 _NEAR = 8  # names that are offered in place of one that is none
 _ALIKE = 0.9  # beyond this likeness it is a slip of the keys
 _DEFAULT_PROBE = {
@@ -187,12 +188,18 @@ def find_invariants(name: str) -> tuple[Invariant, ...]:
     return found
 
 
-def _offer(name: str) -> str:
-    """Say what an invariant of an earlier version is called now, or which are near to a name."""
+def _offer(name: str, known: Iterable[str] = ()) -> str:
+    """
+    Say what an invariant of an earlier version is called now, or which are near to a name.
+
+    known: the names that may be meant; those of all where none is given.
+    """
     bare = name.rpartition(".")[2]
     if current_name(bare) != bare:
         return suggest_name(name, ())
-    *others, last = [repr(near) for near in _find_near(name)] or [""]
+    among = set(known)
+    nearest = [near for near in _find_near(name) if not among or near in among]
+    *others, last = [repr(near) for near in nearest] or [""]
     choice = f"{', '.join(others)} or {last}" if others else last
     offer = f" Did you mean {choice}?" if choice else ""
     return f"{offer} `trainguard list` shows them all."
@@ -223,7 +230,11 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
     """Say what an invariant is called now, or which of the known names is nearest."""
     bare = name.rpartition(".")[2]
     now = current_name(bare)
-    return f" It is {now!r} now." if now != bare else did_you_mean(name, known)
+    if now != bare:
+        return f" It is {now!r} now."
+    names = list(known)
+    near = did_you_mean(name, names)
+    return _offer(name, names) if near.startswith(" Known") and len(names) > _LISTED else near
 
 
 def has_limit(made: Invariant) -> bool:
