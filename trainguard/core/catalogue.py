@@ -33,6 +33,7 @@ FAMILIES = (
     "log",
 )
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
+_EVERY = " `trainguard list` shows them all."
 _LISTED = 30  # names: more are no help in a sentence
 _NEAR = 8  # names that are offered in place of one that is none
 _ALIKE = 0.9  # beyond this likeness it is a slip of the keys
@@ -202,7 +203,7 @@ def _offer(name: str, known: Iterable[str] = ()) -> str:
     *others, last = [repr(near) for near in nearest] or [""]
     choice = f"{', '.join(others)} or {last}" if others else last
     offer = f" Did you mean {choice}?" if choice else ""
-    return f"{offer} `trainguard list` shows them all."
+    return f"{offer}{_EVERY}"
 
 
 def _find_near(name: str) -> list[str]:
@@ -254,5 +255,7 @@ def check_globs(option: str, globs: Iterable[str]) -> None:
         if not any(matches(made, [glob]) for made in catalogue()):
             known = {name for made in catalogue() for name in (made.name, made.key)}
             near = suggest_name(glob, known)
-            hint = " `trainguard list` shows them all." if near.startswith(" Known") else near
+            # Of a pattern, what has its letters somewhere is hardly meant.
+            vague = near.endswith(_EVERY) and not set(glob).isdisjoint("*?[")
+            hint = _EVERY if vague else near
             raise DeclarationError(f"{option}={glob!r} matches no invariant.{hint}")
