@@ -11,7 +11,6 @@ from trainguard.observe.checkpoint.state import State
 
 _KINDS = ("parameters", "buffers", "optimizer", "scaler", "plateau", "generator")
 _ALWAYS = ("optimizer",)  # kinds that a run has none of where it has just made them
-LATER_TEXT = f"{LATER} steps later"
 _RATE = 1e-6  # relative: a rate may be computed in another way after a resume
 _DEVICE = 1e-5  # relative: what an accelerator adds up in another order
 
@@ -43,7 +42,7 @@ def parts(reference: State, resumed: State, unlike: frozenset[str]) -> Iterator[
     if resumed.candidates:
         for name, sums in reference.averages.items():
             begins = sums in resumed.candidates
-            why = LATER_TEXT if begins and name in unlike else ""
+            why = f"{LATER} steps later" if begins and name in unlike else ""
             same = begins and name not in unlike
             yield Part(kind="average", name=name, same=same, of=len(sums), first=why)
 

@@ -1,8 +1,7 @@
 """Watches outputs that a likelihood of torch takes for a variance, and others for a deviation."""
 
 import weakref
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,18 +13,13 @@ from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import user_frames
 from trainguard.observe.tools.written_calls import name_of_third
 
 _OUTPUTS = 8  # of a module
 _DEVIATIONS = {"std", "stds", "sd", "stddev", "stdev", "sigma", "sigmas", "deviation"}
 _Place = tuple[str, int]  # a module, and which of its outputs
-
-
-# Who is told of distributions. Not what a closure holds: torch.compile, which goes through an
-# `__init__` as a whole, takes none of our objects.
-_LISTENING: list[Callable[..., object]] = []
 
 
 class DeviationUses(Watcher):
@@ -50,9 +44,7 @@ class DeviationUses(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to losses, and to what a normal distribution is made of."""
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
-        _LISTENING.append(self._on_normal)
-        patches.on_undo(lambda: _LISTENING.remove(self._on_normal))
-        patches.replace(torch.distributions.Normal, "__init__", _tell_of)
+        patches.replace(torch.distributions.Normal, "__init__", tell_after(self._on_normal))
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -96,22 +88,10 @@ class DeviationUses(Watcher):
             self._named = name, where
 
     @shielded
-    def _on_normal(self, loc: Any = None, scale: Any = None, *_: Any, **__: Any) -> None:
+    def _on_normal(
+        self, made: None, normal: Any, loc: Any = None, scale: Any = None, *_: Any, **__: Any
+    ) -> None:
         """See which output is the deviation of a normal distribution."""
         for place, output in self._outputs:
             if scale is not None and output() is scale:
                 self._deviations[place] = self._deviations.get(place, 0) + 1
-
-
-def _tell_of(make: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` that tells what a distribution is made of."""
-
-    @wraps(make)
-    def wrapper(normal: Any, *args: Any, **kwargs: Any) -> None:
-        """Make the distribution."""
-        make(normal, *args, **kwargs)
-        if not torch.compiler.is_compiling():
-            for listen in _LISTENING:
-                listen(*args, **kwargs)
-
-    return wrapper

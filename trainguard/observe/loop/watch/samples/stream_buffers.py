@@ -76,7 +76,7 @@ class StreamBuffers(Watcher):
     The Probe event "left in a buffer": samples that a stream had read, and ended without serving.
 
     Of data sets that are streams, in this process: measured is how many were left in a list from
-    which samples were served up to the end; reference: how many were served; step: how many passes.
+    which samples were served up to the end; reference: how many were served.
     """
 
     makes = ("Probe:left in a buffer",)
@@ -85,7 +85,6 @@ class StreamBuffers(Watcher):
         super().__init__(recorder)
         self._streams: dict[int, _StreamPass] = {}
         self._found: Probe | None = None
-        self._passes = 0
 
     def install(self, patches: Patches) -> None:
         """Listen to what takes samples out of a stream."""
@@ -159,7 +158,6 @@ class StreamBuffers(Watcher):
         left = max(
             (b.left(stream.samples, stream.size) for b in stream.buffers.values()), default=0
         )
-        self._passes += bool(left)
         if left and self._found is None:
             self._found = make_probe("left in a buffer", left, stream.samples)
 
