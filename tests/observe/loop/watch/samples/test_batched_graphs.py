@@ -22,7 +22,7 @@ class Net(nn.Module):
         """Return a number for each graph."""
         states = self.features(nodes) if nodes.is_floating_point() else self.kinds(nodes)
         states = states.index_add(0, edges[1], states[edges[0]])
-        return torch.zeros(8, 4).index_add(0, graphs, states).sum(1)
+        return torch.zeros(16, 4).index_add(0, graphs, states).sum(1)
 
 
 def crowded(nodes, is_joined: bool) -> list[float]:
@@ -48,7 +48,7 @@ def test_edges_of_all_graphs(nodes) -> None:
     assert crowded(nodes, is_joined=True) == []
 
 
-def crossed(apart: list[int], offset, joins: int = 0) -> list[float]:
+def crossed(apart: list[int], offset, joins: int = 0, spaced: int = 1) -> list[float]:
     """Train on lines with single nodes behind them, and return how many passes had edges across."""
     with Recorder("x") as recorder:
         net = Net()
@@ -60,7 +60,7 @@ def crossed(apart: list[int], offset, joins: int = 0) -> list[float]:
                 line = torch.arange(size - 1)
                 edges.append(torch.stack([line, line + 1]) + before)
                 nodes = size + single + step * (number == 7)
-                graphs.append(torch.full((nodes,), number))
+                graphs.append(torch.full((nodes,), spaced * number))
                 before += offset(size, nodes)
             if joins:
                 edges.append(torch.tensor([[0], [sum(map(len, graphs)) - joins]]))
@@ -79,3 +79,4 @@ def test_edges_between_graphs() -> None:
     assert crossed(apart, lambda edges, nodes: edges) == [6.0]
     assert crossed(apart, lambda edges, nodes: nodes) == []
     assert crossed(apart, lambda edges, nodes: nodes, joins=1) == []
+    assert crossed(apart, lambda edges, nodes: edges, spaced=2) == []  # times, perhaps

@@ -99,6 +99,18 @@ def shortened():
     yield from itertools.islice(mixed(keep)(), 200)
 
 
+def limited():
+    """Yield so many rows of another stream, which could go on."""
+    inner = mixed(keep)()
+    for _ in range(200):
+        yield next(inner)
+
+
+def copied(draws, buffer):
+    """Serve copies of what is left."""
+    yield from (row.clone() for row in buffer)
+
+
 def stopped():
     """Yield so many rows."""
     buffer, count = [], 0
@@ -151,7 +163,19 @@ def test_samples_that_are_left(make, batch) -> None:
 
 @pytest.mark.parametrize("batch", [16, 7, None])
 @pytest.mark.parametrize(
-    "make", [mixed(pour), mixed(pop), windows, context, source, nested, shortened, stopped]
+    "make",
+    [
+        mixed(pour),
+        mixed(pop),
+        windows,
+        context,
+        source,
+        nested,
+        shortened,
+        limited,
+        mixed(copied),
+        stopped,
+    ],
 )
 def test_samples_that_are_served(make, batch) -> None:
     """What is left is served; or what is in a list has been, or is no sample."""
