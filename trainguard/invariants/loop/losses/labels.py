@@ -41,7 +41,8 @@ def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         than the commonest class, by what it compared or by the accuracy that is said. A note where
         neither is known.
     Allows: labels with noise, from which something is learned; inputs that are augmented, which are
-        farther from those of an evaluation.
+        farther from those of an evaluation. Labels that are drawn on purpose, to see what a network
+        can learn by heart, look the same: give that reason.
     Misses: pairs that a regression on 256 of them does not explain; inputs that are several
         tensors, but for the first.
     Why: labels that were sorted, filtered or shifted apart from their inputs are learned by heart,
