@@ -121,6 +121,34 @@ def test_a_loss_that_became_nan() -> None:
     assert as_plain(told)["loss"] == {"first": 2.0, "last": None}
 
 
+def test_losses_of_two_optimizers_are_told_apart() -> None:
+    """The first loss of the one and the last of the other say nothing of either."""
+    told = made(*steps(4, "Adam"), *steps(9, "Adam#2"))
+    assert [row for row in as_rows(told) if row[0] == "loss"] == [
+        ("loss", "4 -> 1 from the first to the last step of Adam"),
+        ("loss", "9 -> 1 from the first to the last step of Adam#2"),
+    ]
+    assert as_plain(told)["losses"]["Adam"] == {"first": 4.0, "last": 1.0}
+    assert as_plain(told)["loss"] == {"first": 9.0, "last": 1.0}
+
+
+def test_a_loss_that_two_optimizers_step_on_is_told_once() -> None:
+    """It is one number."""
+    told = made(*steps(4, "Adam"), *steps(4, "Adam#2"))
+    assert as_rows(told)[:1] == [("loss", "4 -> 1 from the first to the last step")]
+    assert as_rows(told)[1][0] != "loss"
+
+
+def test_sums_of_fewer_samples_are_left_out() -> None:
+    """The last batch of an epoch is smaller: its sum is no smaller loss."""
+    whole = steps(4, batch=(32,))
+    last = Step(step=4, optimizer="SGD", loss=0.1, losses=(0.1,), batch=(3,))
+    mean = Step(step=4, optimizer="SGD", loss=0.1, losses=(0.1,), batch=(3,), weights=(1.0,))
+    assert made(*whole, last).loss == (4.0, 1.0)
+    assert made(*whole, mean).loss == (4.0, 0.1)
+    assert made(*steps(1, batch=(64,)), *steps(3, batch=(32,))).loss == (1.0, 1.0)
+
+
 def test_no_step() -> None:
     """A trace without a step adds up to nothing."""
     assert (made().steps, made().optimizers, made().loss) == (0, {}, None)

@@ -51,7 +51,8 @@ class RunSummary:
 
     steps: of all optimizers; optimizers: how many each of them made.
     seconds: of the whole run; pace: of one step; wait: the share of that spent waiting for data.
-    loss: of the first and the last step.
+    losses: {optimizer: (of its first step, of its last)}; where losses are sums over samples, of
+        the last that has as many samples as the first.
     norm: the median of the gradient norms; clipped: the same after any clipping.
     rates: {optimizer: (rates of its groups in its first step, in its last)}.
     memory: the most bytes in use; evaluations: how many; evaluated: their first and last loss.
@@ -65,7 +66,7 @@ class RunSummary:
     seconds: float
     pace: float
     wait: float
-    loss: tuple[float, float] | None
+    losses: dict[str, tuple[float, float]]
     norm: float
     clipped: float
     rates: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
@@ -77,6 +78,11 @@ class RunSummary:
     ended: str
     torch: str
     events: int
+
+    @property
+    def loss(self) -> tuple[float, float] | None:
+        """Return the first and the last loss of the optimizer that made the most steps."""
+        return self.losses.get(max(self.optimizers, key=self.optimizers.__getitem__, default=""))
 
 
 def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
@@ -93,7 +99,7 @@ def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
         seconds=_number(trace.conditions.get("seconds"), sum(step.seconds for step in steps)),
         pace=pace,
         wait=wait,
-        loss=_ends(step.loss for step in steps if step.losses),
+        losses={name: ends for name, own in made.items() if (ends := _ends(_comparable(own)))},
         norm=_median(step.norm_before for step in steps),
         clipped=_median(step.norm for step in steps),
         rates={name: (own[0].rates, own[-1].rates) for name, own in made.items() if own[0].rates},
@@ -144,6 +150,7 @@ def as_plain(told: RunSummary) -> dict[str, Any]:
         "seconds_per_step": finite(told.pace),
         "waiting_for_data": finite(told.wait),
         "loss": _plain_ends(told.loss),
+        "losses": {name: _plain_ends(ends) for name, ends in told.losses.items()},
         "gradient_norm": finite(told.norm),
         "gradient_norm_clipped": finite(told.clipped),
         "rates": {
@@ -164,8 +171,10 @@ def as_plain(told: RunSummary) -> dict[str, Any]:
 def as_rows(told: RunSummary) -> list[tuple[str, str]]:
     """Return a digest as labelled rows, without those of which nothing is known."""
     rows = []
-    if told.loss is not None:
-        rows.append(("loss", f"{_ends_text(told.loss)} from the first to the last step"))
+    same = len(set(map(repr, told.losses.values()))) == 1  # a loss that all step on
+    for name, ends in list(told.losses.items())[: 1 if same else _MOST]:
+        of = "" if same else f" of {name}"
+        rows.append(("loss", f"{_ends_text(ends)} from the first to the last step{of}"))
     if not math.isnan(told.norm):
         clipped = f", {told.clipped:.4g} after clipping" if told.clipped < 0.999 * told.norm else ""
         rows.append(("gradient", f"norm {told.norm:.4g} in the median{clipped}"))
@@ -246,6 +255,15 @@ def _pace(made: Collection[Sequence[Step]]) -> tuple[float, float]:
         return math.nan, math.nan
     wait = sum(step.wait * step.span for step in counted)
     return seconds / spans / len(made), wait / seconds
+
+
+def _comparable(steps: Iterable[Step]) -> list[float]:
+    """Return the losses of steps, but for a last batch whose sums are of fewer samples."""
+    known = [step for step in steps if step.losses]
+    whole = [s for s in known[len(known) // 2 :] if sum(s.batch) == sum(known[0].batch)]
+    if whole and not known[-1].weights:
+        known = known[: known.index(whole[-1]) + 1]
+    return [step.loss for step in known]
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float] | None:

@@ -134,6 +134,7 @@ def _summary() -> Schema:
         seconds_per_step=_NUMBER,
         waiting_for_data=_NUMBER,
         loss=ends,
+        losses={"type": "object", "additionalProperties": ends},
         gradient_norm=_NUMBER,
         gradient_norm_clipped=_NUMBER,
         rates={"type": "object", "additionalProperties": rates},

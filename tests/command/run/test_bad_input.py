@@ -5,6 +5,7 @@ import pytest
 MISSING = {
     "no/such.py": "There is no script 'no/such.py' in {here}.",
     "trian.py": "There is no script 'trian.py' in {here}. Did you mean 'train.py'?",
+    "run.py": "There is no script 'run.py' in {here}.",
     "python": (
         "There is no script 'python' in {here}. Leave out 'python': `trainguard run` takes the"
         " script itself."

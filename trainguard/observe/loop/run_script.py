@@ -186,8 +186,9 @@ def _hint(path: Path) -> str:
     if path.parent == Path() and which(path.name):
         return f" Leave out {path.name!r}: `trainguard run` takes the script itself."
     there = path.parent.glob("*.py") if path.parent.is_dir() else ()
-    close = get_close_matches(path.name, [p.name for p in there], n=1)
-    return f" Did you mean {str(path.with_name(close[0]))!r}?" if close else ""
+    # By their stems: ".py" makes any two short names alike.
+    close = get_close_matches(path.stem, [p.stem for p in there], n=1)
+    return f" Did you mean {str(path.with_name(close[0] + '.py'))!r}?" if close else ""
 
 
 def _slip(name: str) -> str:

@@ -202,7 +202,7 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant(
     "loop",
     evidence=has_answer(
-        "evaluation mode", "no model that looks at its mode was measured in evaluation mode"
+        "evaluation mode", "no module of your own that looks at its mode was evaluated"
     ),
 )
 def modes_agree(trace: Trace[Event]) -> Iterator[Finding]:

@@ -291,7 +291,10 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
             return
 
 
-@invariant("loop", evidence=has_probe("left loop", "no loop over a loader was learned in"))
+@invariant(
+    "loop",
+    evidence=has_probe("left loop", "no loop over a loader that is in a variable was learned in"),
+)
 def loops_go_through_their_batches(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A training loop over batches does not end after the first batch.

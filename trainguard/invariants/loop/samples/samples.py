@@ -211,7 +211,7 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("random", "no step drew a random number"))
+@invariant("loop", evidence=has_probe("random", "no seed was set in the course of a training"))
 def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
     """
     No training step reuses the random numbers of an earlier step.
@@ -255,26 +255,26 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
     Validation and test samples are not used in training.
 
     Judges: runs that have folds, or log something by the name of a validation or a test. Pairs of
-        an input and its target in evaluations with a loss: whether all had been trained on before;
-        a note where they are just those that were trained on. Inputs, in evaluations of the same
-        set again and again, or of one at the end: whether a tenth (limit) or more had been trained
-        on, among others that had not in nearly each of the passes. Windows of a series: whether
-        most of those in each pass, or in three passes of four, end inside of what was trained on.
-        Folds: whether a model goes on, with its weights, to learn from what was held out, while it
-        holds out what it has learned from; in two folds or more. Accuracies that are those of a
-        part of the rows of a table which the model is given as a whole: whether a tenth of them or
-        more are in the loss of the training, with their labels.
-        A note where a series, of whose one end rows are learned from and of whose other end they
-        are evaluated, has a mean of zero and a deviation of one, or goes from 0 to 1, as a whole,
-        and the part that is learned from is 0.1 from that.
-    Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
-        not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss) that are
-        no 40 bits together, or no 80 and come twice in an epoch; half the training or more; a share
-        that grows as samples are added to the training; windows that begin in what was trained on,
-        and go on after its end.
+        an input and its target in evaluations with a loss, or of a loader of pairs: whether all had
+        been trained on before; a note where they are just those that were trained on. Inputs, in
+        evaluations of the same set again and again, or of one at the end: whether a tenth (limit)
+        or more had been trained on, among others that had not in nearly each of the passes. Windows
+        of a series: whether most of those in each pass, or in three passes of four, end inside of
+        what was trained on. Folds: whether a model goes on, with its weights, to learn from what
+        was held out, while it holds out what it has learned from; in two folds or more. Accuracies
+        that are those of a part of the rows of a table which the model is given as a whole: whether
+        a tenth of them or more are in the loss of the training, with their labels. A note where a
+        series, of whose one end rows are learned from and of whose other end they are evaluated,
+        has a mean of zero and a deviation of one, or goes from 0 to 1, as a whole, and the part
+        that is learned from is 0.1 from that.
+    Allows: one sample, in any evaluation, that was not trained on before, where sets are not mixed
+        within passes; texts that come twice in a batch, 2 in 1,000 of them; inputs of fewer than 16
+        different numbers (8, with a loss) that are no 40 bits together, or no 80 and come twice in
+        an epoch; half the training or more; a share that grows as samples are added to the
+        training; windows that begin in what was trained on, and go on after its end.
     Misses: evaluations before the end of the first epoch, and those of epochs of which less than
-        half is watched; inputs that are augmented; windows that are scaled each by itself; what is
-        not on the CPU.
+        half is watched; inputs that are augmented; padding that is no zero at the end of a text;
+        windows that are scaled each by itself; what is not on the CPU.
     Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
         balance the classes, or windows are cut first, and split after that.
     Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;

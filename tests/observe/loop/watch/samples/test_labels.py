@@ -12,7 +12,7 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.samples import sample_pairs
 from trainguard.observe.loop.watch.samples.labels import hash_rows
-from trainguard.observe.loop.watch.samples.sample_pairs import Epochs
+from trainguard.observe.loop.watch.samples.target_epochs import Epochs
 
 
 def probes_of(train, *arguments, probe: str = "", **options) -> list[Probe]:

@@ -57,8 +57,9 @@ class GateAxes(Watcher):
         if forward.gradients and self.recorder.age in _STEPS:
             made = next((each for each in tensors_in(output) if each.dim()), None)
             given = [each for each in self.recorder.given if each.dim()]
-            rows = {len(each) for each in given} if made is not None else set()
-            self._rows = len(made) if made is not None and rows == {len(made)} else 0
+            # A nested tensor has no length, and has a size.
+            rows = {each.size(0) for each in given} if made is not None else set()
+            self._rows = made.size(0) if made is not None and rows == {made.size(0)} else 0
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:

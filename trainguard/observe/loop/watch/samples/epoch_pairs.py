@@ -19,7 +19,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.input_pairs import InputPairs
 from trainguard.observe.loop.watch.samples.recurring_pairs import RecurringPairs
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
-from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs, are_positions
+from trainguard.observe.loop.watch.samples.target_epochs import LEAST, NOISE, Epochs, are_positions
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import Hashes, hashes_of_rows

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from trainguard.observe.loop.watch.samples.sample_pairs import NOISE, Epochs
+from trainguard.observe.loop.watch.samples.target_epochs import NOISE, Epochs
 from trainguard.observe.tools.fingerprint import Hashes
 
 _AGAIN = 256  # rows that came again

@@ -1,8 +1,7 @@
 """Watches pairs of input and target, whatever serves them: in each epoch, and in evaluations."""
 
 import weakref
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,96 +18,24 @@ from trainguard.observe.loop.watch.samples.centred_columns import CentredColumns
 from trainguard.observe.loop.watch.samples.mirrored_places import MirroredPlaces
 from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
+from trainguard.observe.loop.watch.samples.shared_rows import BITS, bits_of_row
+from trainguard.observe.loop.watch.samples.target_epochs import LEAST, NOISE, Epochs
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
 
 _ROWS = 16384  # that are hashed, of training and of evaluations each
 _BYTES = 2**25  # of them
 _TRAININGS = 4  # with so many rows each: a teacher comes before its student
-LEAST = 64  # rows of an epoch whose targets are compared
 _WIDTH = 8  # numbers in a row: fewer may be equal by chance
 _VALUES = 8  # different numbers in a batch: bits and symbols may be equal by chance too
-NOISE = 0.75  # of the changes that chance alone would make: more is no noise in the targets
-_SAME_NAMES = 0.5  # of the rows, beyond chance, that one renaming of the classes may explain
-_TAIL = 10  # an epoch may leave out one row in so many: what is left of a last batch
-_MIXED = 8  # rows for each target at least, where renaming is looked for
 _INPUTS = 4  # tensors that a pass is given
+_TRIED = 16  # rows of tokens whose numbers are counted
+_TOKENS = (torch.int32, torch.int64)
+_ALIKE = 0.002  # of the rows of tokens: as a few thousand different ones have in batches of 32
 _PASSES = 4  # of one backward, that are told apart
-
-
-def are_positions(batches: Collection[Sequence[int]]) -> bool:
-    """
-    Say whether targets are the same in each batch, but for those that a short one lacks.
-
-    Positions in a batch are so, as contrastive losses have them.
-    """
-    longest = max(batches, key=len, default=())
-    alike = len({tuple(sorted(targets)) for targets in batches}) < 2
-    return alike or all(targets == longest[: len(targets)] for targets in batches)
-
-
-@dataclass(slots=True)
-class Epochs:
-    """
-    The targets of the rows of the first epoch, and of the second.
-
-    An epoch ends where a row comes again. batches: the targets of each batch of the second.
-    """
-
-    first: dict[int, int] = field(default_factory=dict)
-    second: dict[int, int] = field(default_factory=dict)
-    batches: set[tuple[int, ...]] = field(default_factory=set)
-    done: bool = False
-
-    def add(self, rows: list[int], targets: list[int]) -> None:
-        """Take in the pairs of a batch."""
-        if len(set(rows)) < len(rows):
-            self.done = True  # what is not unique has perhaps several targets
-        begins = self.second or any(row in self.first for row in rows)
-        epoch = self.second if begins else self.first
-        if begins and any(row in self.second for row in rows):
-            self.done = True
-        if self.done:
-            return
-        epoch.update(zip(rows, targets, strict=True))
-        if begins:
-            self.batches.add(tuple(targets))
-
-    def share(self) -> tuple[float, float]:
-        """Return the share of rows that changed their target, and what chance would make of it."""
-        both = [row for row in self.second if row in self.first]
-        was, now = ([epoch[row] for row in both] for epoch in (self.first, self.second))
-        counts = Counter(was)
-        chance = 1 - sum((count / len(both)) ** 2 for count in counts.values())
-        changed = sum(a != b for a, b in zip(was, now, strict=True)) / len(both)
-        return changed, chance
-
-    @property
-    def is_shuffled_apart(self) -> bool:
-        """Whether both epochs have the same rows and the same targets, and not the same pairs."""
-        missing = len(self.first.keys() - self.second.keys())
-        extra = len(self.second.keys() - self.first.keys())
-        if len(self.first) < LEAST or _TAIL * (missing + extra) > len(self.first):
-            return False
-        was, now = Counter(self.first.values()), Counter(self.second.values())
-        if (now - was).total() > extra or are_positions(self.batches):
-            return False
-        changed, chance = self.share()
-        return changed > NOISE * chance > 0 and not self.is_renamed()
-
-    def is_renamed(self) -> bool:
-        """Say whether the classes have other names only, as clusters found anew do."""
-        counts = Counter(self.first.values())
-        if len(counts) * _MIXED > len(self.first):
-            return False
-        together: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        for row in self.first.keys() & self.second.keys():
-            together[self.first[row]][self.second[row]] += 1
-        agree = sum(max(own.values()) for own in together.values()) / len(self.second)
-        chance = max(counts.values()) / len(self.first)
-        return agree > chance + _SAME_NAMES * (1 - chance)
 
 
 @dataclass(slots=True)
@@ -119,12 +46,28 @@ class _EvaluatedPairs:
     known: set[tuple[int, int]] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _BareRows:
+    """The rows of evaluations without a loss, as for an accuracy alone: all, and those known."""
+
+    rows: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
+
+
 @dataclass(slots=True, eq=False)
 class _Pass:
-    """What a pass was given and has made, until its loss is computed."""
+    """
+    What a pass was given and has made, until its loss is computed.
+
+    rows: of an evaluation, which may have no loss; targets: those that a loader served beside them;
+    source: where it was.
+    """
 
     forward: Forward
     given: list[weakref.ref[torch.Tensor]]
+    rows: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    source: str = ""
     made: list[tuple[weakref.ref[torch.Tensor], tuple[int, int]]] = field(default_factory=list)
 
     def has_made(self, scores: torch.Tensor) -> bool:
@@ -151,8 +94,11 @@ class SamplePairs(Watcher):
         self._places: dict[str, MirroredPlaces] = {}
         self._windows_of: dict[str, CentredColumns] = {}
         self._trained: set[tuple[int, int]] = set()
+        self._trained_rows: set[int] = set()
         self._fresh: list[tuple[list[int], list[int]]] = []  # rows and targets trained on since
         self._evaluated: dict[str, _EvaluatedPairs] = {}
+        self._bare = _BareRows()
+        self._tokens = [0, 0]  # rows of them that were trained on, and those twice in a batch
         self._unknown = False  # whether there was an evaluation of which the rows are not known
         self._windows = 1  # that have stepped
         self._rich: set[str] = set()  # modules whose inputs have many values
@@ -169,9 +115,8 @@ class SamplePairs(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember what a pass was given, until its loss is computed."""
-        waiting = [one for one in self._passes if one.forward.gradients]
-        self._unknown |= len(waiting) < len(self._passes)
-        self._passes = waiting[1 - _PASSES :]
+        self._put_aside()
+        self._passes = self._passes[1 - _PASSES :]
         if forward.gradients and min(self._left[True]) <= 0:
             self._refill()
         if tells_an_order(output):
@@ -179,12 +124,39 @@ class SamplePairs(Watcher):
         elif all(left > 0 for left in self._left[forward.gradients]):
             given = self.recorder.given[: _INPUTS + 1]
             seen = _Pass(forward, [weakref.ref(tensor) for tensor in given])
+            if not forward.gradients:
+                self._read(seen, given)
             self._passes.append(seen)
             with suppress(Exception):  # tensors of foreign kinds have no memory
                 made = list(tensors_in(output))
                 seen.made = [(weakref.ref(tensor), _memory_of(tensor)) for tensor in made]
         elif not forward.gradients:
             self._unknown = True
+
+    def _read(self, seen: _Pass, given: list[torch.Tensor]) -> None:
+        """Take down the rows that an evaluation is given, and the targets that came with them."""
+        with suppress(Exception):  # tensors of foreign kinds refuse what they like
+            tensors = [*map(self._batches.on_host, given)]
+            if not tensors or not _have_rows(tensors):
+                return
+            seen.rows = self._batches.rows_of(seen.forward, tensors)
+            served = self._batches.origin(tensors[0]) if len(tensors) == 1 else None
+            targets = served.alive()[1:] if served is not None and served.paired else []
+            if targets and _have_rows(tensors, *targets) and self._is_rich(seen, tensors[0]):
+                seen.targets, seen.source = _hash_targets(targets[0]), caller()
+
+    def _put_aside(self) -> None:
+        """Wait no more for the losses of evaluations: of those without one the rows are known."""
+        for one in [one for one in self._passes if not one.forward.gradients]:
+            self._unknown |= not one.rows
+            self._left[False][0] -= len(one.rows)
+            self._settle()
+            if one.targets:
+                self._evaluate(one.source, one.rows, one.targets)
+            else:
+                self._bare.rows.update(one.rows)
+                self._bare.known.update(self._trained_rows.intersection(one.rows))
+        self._passes = [one for one in self._passes if one.forward.gradients]
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Wait no more for the losses of passes before."""
@@ -217,7 +189,11 @@ class SamplePairs(Watcher):
                 yield make_probe(
                     "centred", centred.after, centred.before, label=label, source=source
                 )
-        for source, own in ({} if self._unknown else self._evaluated).items():
+        self._put_aside()
+        # Other rows may be held out; and of a few texts that there can be, all are everywhere.
+        silent = self._unknown or self._bare.rows > self._bare.known
+        silent |= self._tokens[1] > _ALIKE * self._tokens[0]
+        for source, own in ({} if silent else self._evaluated).items():
             trained = len(self._settle())
             yield make_probe(
                 "held out", len(own.known), len(own.pairs), step=trained, source=source
@@ -233,13 +209,19 @@ class SamplePairs(Watcher):
         self._passes.remove(seen)
         forward, refs, on_host = seen.forward, seen.given, self._batches.on_host
         learns = forward.gradients and value.requires_grad
+        measured = False
         pairs: tuple[list[int], list[int]] | None = None
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
             tensors = [tensor for ref in refs if (tensor := ref()) is not None]
             tensors, target = [*map(on_host, tensors)], on_host(target)
             if len(tensors) == len(refs) > 0 and _are_rows(tensors, target):
-                pairs = self._hash(forward, tensors, target, learns=learns)
-                if pairs is not None and learns:
+                pairs = self._hash(seen, tensors, target, learns=learns)
+                # One row of tokens may well have several targets.
+                measured = tensors[0].is_floating_point()
+                if pairs is not None and learns and not measured:
+                    self._tokens[0] += len(pairs[0])
+                    self._tokens[1] += len(pairs[0]) - len(set(pairs[0]))
+                if pairs is not None and learns and measured:
                     mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
                     mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
                     # What was made of the output since may have turned its places back.
@@ -251,12 +233,16 @@ class SamplePairs(Watcher):
         if pairs is None:
             self._unknown |= not learns
         elif learns:
-            self._train(tally.source, *pairs)
+            self._train(tally.source, *pairs, again=measured)
         else:
-            own = self._evaluated.setdefault(tally.source, _EvaluatedPairs())
-            both = set(zip(*pairs, strict=True))
-            own.pairs |= both
-            own.known |= both & self._settle()
+            self._evaluate(tally.source, *pairs)
+
+    def _evaluate(self, source: str, rows: list[int], targets: list[int]) -> None:
+        """Take down pairs that are evaluated, and those of them that were trained on before."""
+        own = self._evaluated.setdefault(source, _EvaluatedPairs())
+        both = set(zip(rows, targets, strict=True))
+        own.pairs |= both
+        own.known |= both & self._settle()
 
     def _find_pass(self, scores: torch.Tensor) -> _Pass | None:
         """Return the pass that has made scores; the only one may have, whatever became of it."""
@@ -266,17 +252,22 @@ class SamplePairs(Watcher):
                     return one
         return self._passes[0] if len(self._passes) == 1 else None
 
-    def _train(self, source: str, rows: list[int], targets: list[int]) -> None:
-        """Take down pairs that are trained on; another optimizer is another training."""
+    def _train(self, source: str, rows: list[int], targets: list[int], *, again: bool) -> None:
+        """
+        Take down pairs that are trained on; another optimizer is another training.
+
+        again: whether rows that come again have their targets compared.
+        """
         stepped = self._count_stepped()
         if stepped > self._windows:
             self._windows = stepped
             self._trained.clear()
+            self._trained_rows.clear()
             self._fresh.clear()
             self._epochs.clear()
         self._fresh.append((rows, targets))  # there may be no evaluation that asks for it
         epochs = self._epochs.setdefault(source, Epochs())
-        if not epochs.done:
+        if again and not epochs.done:
             epochs.add(rows, targets)
 
     def _count_stepped(self) -> int:
@@ -295,23 +286,35 @@ class SamplePairs(Watcher):
         fresh, self._fresh = self._fresh, []
         for rows, targets in fresh:
             self._trained.update(zip(rows, targets, strict=True))
+            self._trained_rows.update(rows)
         return self._trained
 
     def _hash(
-        self, forward: Forward, tensors: list[torch.Tensor], target: torch.Tensor, *, learns: bool
+        self, seen: _Pass, tensors: list[torch.Tensor], target: torch.Tensor, *, learns: bool
     ) -> tuple[list[int], list[int]] | None:
         """Return a number for each row of what a module was given, and for its target; or None."""
         first, left = tensors[0], self._left[learns]
-        if forward.module not in self._rich:
-            if len(torch.unique(first[:2].detach())) <= _VALUES:
-                return None
-            self._rich.add(forward.module)
+        if not self._is_rich(seen, first):
+            return None
         left[0] -= first.shape[0]
         left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, target))
-        rows = self._batches.rows_of(forward, tensors)
-        if target.dim() == 1 and not target.is_floating_point():
-            return rows, target.tolist()
-        return rows, hash_rows(target.reshape(len(target), -1).double())
+        return self._batches.rows_of(seen.forward, tensors), _hash_targets(target)
+
+    def _is_rich(self, seen: _Pass, first: torch.Tensor) -> bool:
+        """Say whether the inputs of a module have so many values that samples differ in them."""
+        if seen.forward.module in self._rich:
+            return True
+        rich = len(torch.unique(first[:2].detach())) > _VALUES and _tells_samples(first)
+        self._rich |= {seen.forward.module} if rich else set()
+        return rich
+
+
+def _hash_targets(target: torch.Tensor) -> list[int]:
+    """Return a number for the target of each row."""
+    if target.dim() == 1 and not target.is_floating_point():
+        numbers: list[int] = target.tolist()
+        return numbers
+    return hash_rows(target.detach().reshape(len(target), -1).double())
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
@@ -319,15 +322,28 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.untyped_storage().data_ptr(), tensor._version  # noqa: SLF001 no public one
 
 
+def _tells_samples(first: torch.Tensor) -> bool:
+    """Say whether two rows of an input are hardly ever equal by chance; of tokens it is counted."""
+    if first.is_floating_point():
+        return True
+    few = sorted(bits_of_row(row) for row in first.detach()[:_TRIED])
+    return few[len(few) // 2] >= BITS
+
+
 def _are_rows(tensors: list[torch.Tensor], target: Any) -> bool:
     """Say whether tensors and a target have a row for each sample, and the first has long ones."""
+    is_target = isinstance(target, torch.Tensor) and not target.requires_grad
+    return is_target and _have_rows(tensors, target)
+
+
+def _have_rows(tensors: list[torch.Tensor], *targets: torch.Tensor) -> bool:
+    """Say whether tensors have a row for each sample, and the first has long ones."""
     first = tensors[0]
-    if len(tensors) > _INPUTS or not isinstance(target, torch.Tensor) or target.requires_grad:
-        return False
-    plain = all(
+    plain = len(tensors) <= _INPUTS and all(
         tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.dim() > 0
-        for tensor in (*tensors, target)
+        for tensor in (*tensors, *targets)
     )
-    if not plain or not first.is_floating_point() or first.numel() < _WIDTH * first.shape[0]:
+    read = first.is_floating_point() or first.dtype in _TOKENS
+    if not plain or not read or first.numel() < _WIDTH * first.shape[0]:
         return False
-    return all(tensor.shape[0] == first.shape[0] > 1 for tensor in (*tensors, target))
+    return all(tensor.shape[0] == first.shape[0] > 1 for tensor in (*tensors, *targets))

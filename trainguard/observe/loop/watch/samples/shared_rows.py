@@ -25,8 +25,8 @@ from trainguard.observe.tools.user_line import caller
 _ROWS, _BYTES = 2**16, 2**26  # that are hashed, of training and of evaluations each
 _LEAST = 16  # rows of a pass that tells anything: in fewer, a share of them is luck
 _VALUES = 16  # different numbers in a row: with fewer, two samples may be equal by chance
-_BITS = 40.0  # that a row of few different numbers tells: by chance 1 of 10^12 is equal
-_RICH = 2 * _BITS  # that columns tell: then a row that comes again was drawn again, and is no luck
+BITS = 40.0  # that a row of few different numbers tells: by chance 1 of 10^12 is equal
+_RICH = 2 * BITS  # that columns tell: then a row that comes again was drawn again, and is no luck
 _COUNTED = 32  # rows of a table whose equal numbers are counted
 _TRIED = 4  # rows of a pass whose numbers are counted
 _INPUTS = 4  # tensors that a pass is given
@@ -133,11 +133,9 @@ class _Rows:
         """Say whether a row has so many numbers that no other sample has the same by chance."""
         if row.numel() < _VALUES:
             return not self.repeats  # the columns of its table have told enough
-        counts = torch.unique(row, return_counts=True)[1]
-        if row.is_floating_point() and len(counts) >= _VALUES:
+        if row.is_floating_point() and len(torch.unique(row)) >= _VALUES:
             return True
-        bits = (counts * (row.numel() / counts).log2()).sum()  # its length times its entropy
-        return not self.repeats and bool(bits >= _BITS)
+        return not self.repeats and bits_of_row(row) >= BITS
 
     def close(self) -> None:
         """End an evaluation."""
@@ -270,7 +268,13 @@ def are_samples(given: list[torch.Tensor]) -> bool:
     )
     if not plain or first.is_complex() or rows < 2:
         return False
-    return first.numel() >= _VALUES * rows or _bits_of_columns(first) >= _BITS
+    return first.numel() >= _VALUES * rows or _bits_of_columns(first) >= BITS
+
+
+def bits_of_row(row: torch.Tensor) -> float:
+    """Return how much the numbers of a row tell: its length times its entropy, in bits."""
+    counts = torch.unique(row, return_counts=True)[1]
+    return float((counts * (row.numel() / counts).log2()).sum())
 
 
 def _bits_of_columns(table: torch.Tensor) -> float:
