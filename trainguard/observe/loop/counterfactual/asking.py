@@ -291,7 +291,9 @@ class Counterfactuals(Watcher):
         self._gather(self._patience(), self._wait())
         yield from self._told
         if self._is_late and self._inquiry.open:
-            yield self._event("given up", "its share of the run's time was spent")
+            yield self._event(
+                "given up", "its share of the run's time was spent (--what-if gives more)"
+            )
 
     def wait(self) -> None:
         """Let questions take as long as they may at most, from the beginning."""

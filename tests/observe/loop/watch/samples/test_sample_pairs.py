@@ -16,13 +16,13 @@ ROWS, HELD = 256, 64
 class Words(nn.Module):
     """Adds up what tells the words of a text apart."""
 
-    def __init__(self, pad: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.pad, self.words, self.out = pad, nn.Embedding(100, 8), nn.Linear(8, 3)
+        self.words, self.out = nn.Embedding(100, 8), nn.Linear(8, 3)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return scores of (N, T) tokens, (N, 3)."""
-        return self.out((self.words(ids) * (ids != self.pad)[..., None]).sum(1))
+        return self.out((self.words(ids) * (ids > 0)[..., None]).sum(1))
 
 
 def make_texts(*, few: bool = False) -> list[tuple[list[int], int]]:
@@ -33,17 +33,20 @@ def make_texts(*, few: bool = False) -> list[tuple[list[int], int]]:
     return [(text, draw.randrange(3)) for text in texts]
 
 
-def evaluate(trained, held, *, loss: bool, pad: int = 0, sets=()) -> list[Probe]:
-    """Learn from texts, evaluate others and further sets, and return what was seen of pairs."""
+def collate(texts):
+    """Fill texts up to the longest of them."""
+    rows = nn.utils.rnn.pad_sequence([torch.tensor(words) for words, _ in texts], batch_first=True)
+    return rows, torch.tensor([label for _, label in texts])
 
-    def collate(texts):
-        """Fill texts up to the longest of them."""
-        longest = max(len(words) for words, _ in texts)
-        rows = [words + [pad] * (longest - len(words)) for words, _ in texts]
-        return torch.tensor(rows), torch.tensor([label for _, label in texts])
 
+def evaluate(trained, held, *, loss: bool, beside=(), at_end=()) -> list[Probe]:
+    """
+    Learn from texts, evaluate others, and return what was seen of pairs.
+
+    beside, at_end: texts that are looked at by hand, after each epoch and once.
+    """
     torch.manual_seed(0)
-    model = Words(pad)
+    model = Words()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Recorder("x") as recorder:
         for _ in range(3):
@@ -52,11 +55,15 @@ def evaluate(trained, held, *, loss: bool, pad: int = 0, sets=()) -> list[Probe]
                 nn.functional.cross_entropy(model(ids), labels).backward()
                 optimizer.step()
             with torch.no_grad():
-                for each in (held, *sets):
-                    for ids, labels in DataLoader(each, 32, collate_fn=collate):
-                        scores = model(ids)
-                        if loss and each is held:
-                            nn.functional.cross_entropy(scores, labels)
+                if beside:
+                    model(collate(beside)[0])
+                for ids, labels in DataLoader(held, 32, collate_fn=collate):
+                    scores = model(ids)
+                    if loss:
+                        nn.functional.cross_entropy(scores, labels)
+        with torch.no_grad():
+            if at_end:
+                model(collate(at_end)[0])
     assert "faults" not in recorder.trace.conditions
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "held out"]
 
@@ -77,17 +84,27 @@ def test_texts_that_were_not(loss: bool) -> None:
     assert (probe.measured, probe.reference) == (0, HELD)
 
 
-def test_a_second_set_that_is_held_out() -> None:
-    """Whoever evaluates on the training too keeps a set apart for that."""
+@pytest.mark.parametrize("where", ["beside", "at_end"])
+def test_other_texts_that_are_evaluated_too(where: str) -> None:
+    """Whoever evaluates on the training keeps others apart: nothing is known of one alone."""
     texts = make_texts()
-    probes = evaluate(texts[HELD:], texts[HELD : 2 * HELD], loss=True, sets=[texts[:HELD]])
-    assert any(probe.measured < probe.reference for probe in probes)
+    others = {where: texts[:HELD]}
+    assert evaluate(texts[HELD:], texts[HELD : 2 * HELD], loss=True, **others) == []
+    others = {where: texts[-HELD:]}  # these were learned from, too
+    (probe,) = evaluate(texts[HELD:], texts[HELD : 2 * HELD], loss=True, **others)
+    assert probe.measured == probe.reference == HELD
+    others = {where: texts[:1]}  # of one row alone nothing is known
+    assert evaluate(texts[HELD:], texts[HELD : 2 * HELD], loss=True, **others) == []
 
 
-def test_texts_of_two_words() -> None:
-    """Two samples are easily the same: nothing is known of them."""
+@pytest.mark.parametrize("loss", [True, False])
+def test_texts_that_tell_little(loss: bool) -> None:
+    """Of two words, or of one again and again, two samples are easily the same by chance."""
     texts = make_texts(few=True)
-    assert evaluate(texts, texts[:HELD], loss=True) == []
+    assert evaluate(texts, texts[:HELD], loss=loss) == []
+    pairs = [divmod(number, 80) for number in range(500, 500 + ROWS)]
+    texts = [([one + 1] * 11 + [other + 1], other % 3) for one, other in pairs]
+    assert evaluate(texts, texts[:HELD], loss=loss) == []
 
 
 def test_texts_of_which_there_are_few() -> None:

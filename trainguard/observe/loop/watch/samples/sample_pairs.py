@@ -209,19 +209,17 @@ class SamplePairs(Watcher):
         self._passes.remove(seen)
         forward, refs, on_host = seen.forward, seen.given, self._batches.on_host
         learns = forward.gradients and value.requires_grad
-        measured = False
         pairs: tuple[list[int], list[int]] | None = None
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
             tensors = [tensor for ref in refs if (tensor := ref()) is not None]
             tensors, target = [*map(on_host, tensors)], on_host(target)
             if len(tensors) == len(refs) > 0 and _are_rows(tensors, target):
                 pairs = self._hash(seen, tensors, target, learns=learns)
-                # One row of tokens may well have several targets.
                 measured = tensors[0].is_floating_point()
                 if pairs is not None and learns and not measured:
                     self._tokens[0] += len(pairs[0])
                     self._tokens[1] += len(pairs[0]) - len(set(pairs[0]))
-                if pairs is not None and learns and measured:
+                elif pairs is not None and learns:
                     mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
                     mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
                     # What was made of the output since may have turned its places back.
@@ -233,7 +231,7 @@ class SamplePairs(Watcher):
         if pairs is None:
             self._unknown |= not learns
         elif learns:
-            self._train(tally.source, *pairs, again=measured)
+            self._train(tally.source, *pairs)
         else:
             self._evaluate(tally.source, *pairs)
 
@@ -252,12 +250,8 @@ class SamplePairs(Watcher):
                     return one
         return self._passes[0] if len(self._passes) == 1 else None
 
-    def _train(self, source: str, rows: list[int], targets: list[int], *, again: bool) -> None:
-        """
-        Take down pairs that are trained on; another optimizer is another training.
-
-        again: whether rows that come again have their targets compared.
-        """
+    def _train(self, source: str, rows: list[int], targets: list[int]) -> None:
+        """Take down pairs that are trained on; another optimizer is another training."""
         stepped = self._count_stepped()
         if stepped > self._windows:
             self._windows = stepped
@@ -267,7 +261,7 @@ class SamplePairs(Watcher):
             self._epochs.clear()
         self._fresh.append((rows, targets))  # there may be no evaluation that asks for it
         epochs = self._epochs.setdefault(source, Epochs())
-        if again and not epochs.done:
+        if not epochs.done:
             epochs.add(rows, targets)
 
     def _count_stepped(self) -> int:
