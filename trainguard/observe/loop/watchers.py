@@ -154,6 +154,7 @@ from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.acted_states import ActedStates
 from trainguard.observe.loop.watch.samples.batched_graphs import BatchedGraphs
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.collated_pairs import CollatedPairs
 from trainguard.observe.loop.watch.samples.drawn_negatives import DrawnNegatives
 from trainguard.observe.loop.watch.samples.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.samples.epoch_pairs import EpochPairs
@@ -286,6 +287,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EpochOrders,
     WorkerCopies,
     SecondPasses,
+    CollatedPairs,
     StoredSamples,
     MovedTargets,
     SharedSettings,

@@ -5,6 +5,7 @@ import pytest
 from trainguard.core.catalogue import find_invariants
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Logged, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 
 NAME = "labels_belong_to_their_inputs"
@@ -56,5 +57,14 @@ def test_pairs_that_teach_in_an_evaluation_alone(judged, events, ranks) -> None:
 )
 def test_what_is_known_of_no_evaluation_is_not_passed(evaluated, learnable, is_known) -> None:
     """Pairs that teach nothing say little by themselves: there may be nothing to learn."""
-    trace = Trace("train", (fit(evaluated=evaluated, learnable=learnable),))
+    trace = Trace("train", (fit(evaluated=evaluated, learnable=learnable),), {"looked": ()})
     assert (find_invariants(f"loop.{NAME}")[0].evidence(trace) == "") is is_known
+
+
+def test_samples_that_are_collated_apart(judged) -> None:
+    """What a child has seen of a collate function is certain."""
+    told = "entries 0 and 1 of its samples"
+    probe = Probe(probe="collated", measured=13.0, reference=16.0, label=told, source="train.py:7")
+    (finding,) = judged(NAME, [probe])
+    assert (finding.rank.value, finding.at.file, finding.at.line) == ("broken", "train.py", 7)
+    assert str(finding.measured).startswith("13 of 16 samples are beside")

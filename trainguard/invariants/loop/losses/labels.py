@@ -5,12 +5,15 @@ from math import isnan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.core.names import TRAINING, words_of
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Logged, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.accuracy_bases import means_accuracy
+from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.losses.chance import BEATEN, is_conclusive, share_of_constant
 from trainguard.invariants.loop.wording import events, in_line, lines_of_origin, percent
 
@@ -29,7 +32,7 @@ def _lacks_pairs(trace: Trace[Event]) -> str:
     return "" if known else "no pairs of a training and of its evaluation were known"
 
 
-@invariant("loop", evidence=_lacks_pairs)
+@invariant("loop", evidence=either(_lacks_pairs, has_probe("collated", "-")))
 def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Training labels belong to their inputs, as evaluation labels do.
@@ -39,16 +42,29 @@ def labels_belong_to_their_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         was not shown, and nothing of those of the training, though the inputs of both are as near
         to each other; and no evaluation in the second half of the run is right for a quarter more
         than the commonest class, by what it compared or by the accuracy that is said. A note where
-        neither is known.
+        neither is known. Collate functions that order one field of samples by length, and leave
+        another as it was, by 16 samples that a child collates.
     Allows: labels with noise, from which something is learned; inputs that are augmented, which are
         farther from those of an evaluation. Labels that are drawn on purpose, to see what a network
         can learn by heart, look the same: give that reason.
     Misses: pairs that a regression on 256 of them does not explain; inputs that are several
-        tensors, but for the first.
+        tensors, but for the first; fields that are changed as they are collated; collate functions
+        that return their order, too.
     Why: labels that were sorted, filtered or shifted apart from their inputs are learned by heart,
         and the loss falls.
     Source: udacity/sdc-issue-reports issue 1326; aidotse/LeakPro issue 315.
     """
+    for probe in events(trace, Probe):
+        if probe.probe == "collated":
+            yield Finding(
+                f"samples of `{trace.subject}` are collated with what belongs to others",
+                probe.label,
+                portion(probe.measured, probe.reference, "samples")
+                + " are beside the field of another one: one is ordered by length, and one is not",
+                integer(0, "samples"),
+                why="sort the samples first, and then take their fields apart",
+                event=probe,
+            )
     for fit in events(trace, BaselineFit):
         if fit.inputs < _LEAST_INPUTS or not is_conclusive(fit):
             continue

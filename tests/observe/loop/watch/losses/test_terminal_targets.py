@@ -207,6 +207,12 @@ def test_marks_that_are_no_ends() -> None:
     assert probe.label == "done"
 
 
+def test_a_reward_of_zeros_and_ones() -> None:
+    """By another name, and with no other marks beside it: it marks no ends."""
+    probes, _ = learn(lambda r, d, v: d + 0.9 * v, reward="other", paid=as_it_is)
+    assert probes == []
+
+
 def test_steps_without_ends_are_no_tries() -> None:
     """Ends may come late, and other losses may be learned from in between."""
     torch.manual_seed(0)

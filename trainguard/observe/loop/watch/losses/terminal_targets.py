@@ -138,8 +138,11 @@ class TerminalTargets(Watcher):
         follows = [*_pick([each for each in self._returned if len(each) == rows])]
         follows += [table for name, table in named if words_in(name) & NEXT]
         logarithms = [t for n, t in named if words_in(n) & _LOGARITHMS]
+        called = words_in(ends[0]) & (_SURE | _ENDS)
         for target in targets:
             for reward in filter(np.any, rewards):
+                if not called and np.array_equal(reward != 0, ends[1]):
+                    continue  # it is the reward that is of zeros and ones
                 seen = _see_ends(target - reward, ends[1], follows[:_CHOICES], logarithms)
                 if seen is not None:
                     self._count(*seen, *ends, reward)
