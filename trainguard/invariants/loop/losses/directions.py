@@ -210,7 +210,8 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
         looks, but for those of a warmup, whether the divergence weighs exactly as many times as
         much as a sample has features, or a batch has. Broken where its codes tell less than a tenth
         of a nat in the end.
-    Notes: the same where the codes still tell something.
+    Notes: the same where the codes still tell something; a divergence that is a mean over its
+        codes, beside a distance that is a sum over features: it weighs as many times less.
     Allows: any other weight: whoever weighs a divergence has chosen one.
     Misses: distances by hand, or in two terms; divergences that torch.distributions computes.
     Why: the mean over pixels makes the distance as many times smaller, so that it pays to give the
@@ -219,7 +220,20 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
         vae/main.py (reduction="sum" beside the sum).
     """
     for probe in events(trace, Probe):
-        if probe.probe == "divergence weight" and probe.step >= _LEAST:
+        if probe.probe != "divergence weight" or probe.step < _LEAST:
+            continue
+        if probe.label == "averaged":
+            yield Finding(
+                f"the loss of `{trace.subject}` averages its KL term, but sums its distance",
+                "the divergence",
+                "is a mean over " + integer(probe.measured, "codes") + " of a sample, each of which"
+                " counts as many times less than a feature",
+                "a sum over them, or a weight that is chosen",
+                why="take the sum over the codes, and the mean over the samples: .sum(1).mean()",
+                rank=Rank.NOTE,
+                event=probe,
+            )
+        else:
             collapsed = probe.label == "collapsed"
             yield Finding(
                 f"the loss of `{trace.subject}` sums its KL term, but averages its distance",

@@ -26,7 +26,13 @@ def looks(
             fit = F.mse_loss(made, rows, reduction=distance)
             fit = fit if distance == "mean" else fit / _ROWS
             each = -0.5 * (1 + spread - mean.pow(2) - spread.exp())
-            codes = each.sum() if over == "all" else each.sum(1).mean()
+            codes = {
+                "all": lambda each: each.sum(),
+                "codes": lambda each: each.sum(1).mean(),
+                "none": lambda each: each.mean(),
+                "samples": lambda each: each.mean(-1).mean(),
+                "sums": lambda each: each.mean(0).sum(),
+            }[over](each)
             optimizer.zero_grad()
             (fit + weight * min(1.0, (step + 1) / max(1, warmup)) * codes).backward()
             optimizer.step()
@@ -56,3 +62,25 @@ def test_a_warmup_is_no_choice() -> None:
     """Once it has ended the divergence weighs what it would have weighed without it."""
     assert looks("mean", "codes", warmup=5) == [(_FEATURES, 3, "collapsed")]
     assert looks("mean", "codes", 0.3, warmup=5) == []
+
+
+@pytest.mark.parametrize("over", ["none", "samples"])
+def test_a_mean_over_codes_beside_a_sum_is_told(over: str) -> None:
+    """It weighs three times less than what is summed."""
+    assert looks("sum", over) == [(3, 4, "averaged")]
+    assert looks("sum", over, warmup=5) == [(3, 4, "averaged")]
+
+
+@pytest.mark.parametrize(
+    ("distance", "over", "weight"),
+    [
+        ("mean", "none", 0.01),
+        ("sum", "sums", 1 / 3),
+        ("sum", "none", 3.0),
+        ("sum", "none", 0.3),
+        ("sum", "codes", 0.1),
+    ],
+)
+def test_means_that_are_left_alone(distance: str, over: str, weight: float) -> None:
+    """Beside a mean, over samples alone, and where a weight makes up for them."""
+    assert looks(distance, over, weight) == []
