@@ -39,11 +39,12 @@ def collate(texts):
     return rows, torch.tensor([label for _, label in texts])
 
 
-def evaluate(trained, held, *, loss: bool, beside=(), at_end=()) -> list[Probe]:
+def evaluate(trained, held, *, loss: bool, beside=(), at_end=(), teacher=None) -> list[Probe]:
     """
     Learn from texts, evaluate others, and return what was seen of pairs.
 
-    beside, at_end: texts that are looked at by hand, after each epoch and once.
+    beside, at_end: texts that are looked at by hand, after each epoch and once. teacher: is shown
+    what is learned from.
     """
     torch.manual_seed(0)
     model = Words()
@@ -51,6 +52,8 @@ def evaluate(trained, held, *, loss: bool, beside=(), at_end=()) -> list[Probe]:
     with Recorder("x") as recorder:
         for _ in range(3):
             for ids, labels in DataLoader(trained, 16, shuffle=True, collate_fn=collate):
+                with torch.no_grad():
+                    _ = teacher(ids) if teacher else None
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(ids), labels).backward()
                 optimizer.step()
@@ -105,6 +108,14 @@ def test_texts_that_tell_little(loss: bool) -> None:
     pairs = [divmod(number, 80) for number in range(500, 500 + ROWS)]
     texts = [([one + 1] * 11 + [other + 1], other % 3) for one, other in pairs]
     assert evaluate(texts, texts[:HELD], loss=loss) == []
+
+
+def test_a_teacher_evaluates_nothing() -> None:
+    """It is shown what is learned from: that is no set that should have been held out."""
+    texts = make_texts()
+    assert evaluate(texts, [], loss=False, teacher=nn.Sequential(Words())) == []
+    (probe,) = evaluate(texts, texts[:HELD], loss=False, teacher=nn.Sequential(Words()))
+    assert probe.measured == probe.reference == HELD
 
 
 def test_texts_of_which_there_are_few() -> None:

@@ -1,6 +1,7 @@
 """Watches pairs of input and target, whatever serves them: in each epoch, and in evaluations."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ _TRAININGS = 4  # with so many rows each: a teacher comes before its student
 _WIDTH = 8  # numbers in a row: fewer may be equal by chance
 _VALUES = 8  # different numbers in a batch: bits and symbols may be equal by chance too
 _INPUTS = 4  # tensors that a pass is given
-_TRIED = 16  # rows of tokens whose numbers are counted
+_TRIED = 16  # rows of tokens whose numbers are counted, and passes of a module
 _TOKENS = (torch.int32, torch.int64)
 _ALIKE = 0.002  # of the rows of tokens: as a few thousand different ones have in batches of 32
 _PASSES = 4  # of one backward, that are told apart
@@ -102,6 +103,8 @@ class SamplePairs(Watcher):
         self._unknown = False  # whether there was an evaluation of which the rows are not known
         self._windows = 1  # that have stepped
         self._rich: set[str] = set()  # modules whose inputs have many values
+        self._poor = Counter[str]()  # passes of modules whose inputs had few
+        self._learners: set[str] = set()  # modules: a teacher is shown what is learned from, too
         self._left = {True: [_ROWS, _BYTES], False: [_ROWS, _BYTES]}  # training, evaluation
         self._refilled = 1  # windows that had stepped when there were last so many rows left
         self._refills = 1
@@ -124,7 +127,9 @@ class SamplePairs(Watcher):
         elif all(left > 0 for left in self._left[forward.gradients]):
             given = self.recorder.given[: _INPUTS + 1]
             seen = _Pass(forward, [weakref.ref(tensor) for tensor in given])
-            if not forward.gradients:
+            if forward.gradients:
+                self._learners.add(forward.module)
+            else:
                 self._read(seen, given)
             self._passes.append(seen)
             with suppress(Exception):  # tensors of foreign kinds have no memory
@@ -140,7 +145,9 @@ class SamplePairs(Watcher):
             if not tensors or not _have_rows(tensors):
                 return
             seen.rows = self._batches.rows_of(seen.forward, tensors)
-            served = self._batches.origin(tensors[0]) if len(tensors) == 1 else None
+            if len(tensors) > 1 or seen.forward.module not in self._learners:
+                return
+            served = self._batches.origin(tensors[0])
             targets = served.alive()[1:] if served is not None and served.paired else []
             if targets and _have_rows(tensors, *targets) and self._is_rich(seen, tensors[0]):
                 seen.targets, seen.source = _hash_targets(targets[0]), caller()
@@ -296,10 +303,12 @@ class SamplePairs(Watcher):
 
     def _is_rich(self, seen: _Pass, first: torch.Tensor) -> bool:
         """Say whether the inputs of a module have so many values that samples differ in them."""
-        if seen.forward.module in self._rich:
-            return True
+        module = seen.forward.module
+        if module in self._rich or self._poor[module] >= _TRIED:
+            return module in self._rich
         rich = len(torch.unique(first[:2].detach())) > _VALUES and _tells_samples(first)
-        self._rich |= {seen.forward.module} if rich else set()
+        self._rich |= {module} if rich else set()
+        self._poor[module] += not rich
         return rich
 
 
