@@ -66,6 +66,12 @@ def test_micro_batches_are_another_unit_than_steps(ranks, steps) -> None:
     assert ranks("schedule_fits_the_run", [*run, plan(160, 160)]) == []
 
 
+def test_steps_whose_rates_nobody_knows(ranks, steps) -> None:
+    """A schedule that is over is judged by what else is known."""
+    half = [replace(step, rates=() if step.step % 2 else (0.0,)) for step in steps(40)]
+    assert ranks("schedule_fits_the_run", [*half, plan(4, 40, base=(0.1,))]) == []
+
+
 def test_a_run_that_stopped_early_or_went_on(ranks, steps) -> None:
     """Half of the epochs have as many micro-batches as a schedule in steps is long."""
     run, name = steps(40, losses=(0.5, 0.5)), "schedule_fits_the_run"

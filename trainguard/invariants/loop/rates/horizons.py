@@ -190,7 +190,7 @@ def _is_over(drive: _Drive) -> bool:
     """Say whether the rate stays as it is, or is nothing, once a schedule has had its length."""
     advances = drive.calls / drive.steps
     after = {s.rates for s in drive.course.steps if (s.step - 1) * advances > drive.length}
-    return len(after) <= 1 or all(max(rates) <= 0 for rates in after)
+    return len(after) <= 1 or all(max(rates, default=0.0) <= 0 for rates in after)
 
 
 def _early_milestones(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
