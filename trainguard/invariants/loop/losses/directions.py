@@ -217,7 +217,7 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
     Why: the mean over pixels makes the distance as many times smaller, so that it pays to give the
         codes up: what is made is the mean of all samples, whatever its code.
     Source: Kingma and Welling, 2014 (arxiv.org/abs/1312.6114), equation 10; pytorch/examples,
-        vae/main.py (reduction="sum" beside the sum).
+        vae/main.py (reduction="sum" beside the sum); podgorskiy/VAE issue 1 (a mean over codes).
     """
     for probe in events(trace, Probe):
         if probe.probe != "divergence weight" or probe.step < _LEAST:

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,8 @@ from torch.utils.data import DataLoader
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.samples import collated_pairs
+from trainguard.observe.loop.watch.samples.collated_pairs import find_torn
 
 LONGEST = {"key": lambda sample: -len(sample[0]), "reverse": False}
 
@@ -62,6 +65,11 @@ def packed_by_itself(samples):
     return batch, torch.tensor([label for _, label in samples])
 
 
+def twice(samples):
+    """Give the series in both orders, and the classes in one of them."""
+    return *whole(samples), pad_sequence([s for s, _ in samples], batch_first=True)
+
+
 def marked(samples):
     """Begin each with a mark, fill them from the left, and order them alone."""
     rows = [torch.cat([torch.zeros(1), series]) for series, _ in sorted(samples, **LONGEST)]
@@ -86,13 +94,17 @@ class Collate:
         return torn(samples)
 
 
-def judge(collate, samples, *, workers: int = 0) -> tuple[list[Probe], bool]:
+def judge(
+    collate, samples, *, workers: int = 0, probe: bool = True, trained: bool = True
+) -> tuple[list[Probe], bool]:
     """Learn something while a loader serves, and return what was seen of what it collates."""
     layer = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
-    with Recorder("x") as recorder:
+    with Recorder("x", probe=probe) as recorder:
         for _ in range(2):
             for _ in DataLoader(samples, 10, collate_fn=collate, num_workers=workers):
+                if not trained:
+                    continue
                 optimizer.zero_grad()
                 layer(torch.randn(8, 4)).square().mean().backward()
                 optimizer.step()
@@ -122,7 +134,7 @@ def test_workers_collate() -> None:
     (_,), _ = judge(torn, make_samples(), workers=1)
 
 
-@pytest.mark.parametrize("collate", [whole, packed_by_itself, mixed_up])
+@pytest.mark.parametrize("collate", [whole, packed_by_itself, mixed_up, twice])
 def test_fields_that_stay_together(collate) -> None:
     """Or were taken apart on purpose."""
     assert judge(collate, make_samples()) == ([], True)
@@ -136,6 +148,7 @@ def test_an_order_that_is_given_too() -> None:
 def test_samples_of_one_length() -> None:
     """Nothing is ordered by their length."""
     assert judge(torn, make_samples(length=6)) == ([], True)
+    assert judge(mixed_up, make_samples(length=6)) == ([], True)
 
 
 def test_samples_of_one_class() -> None:
@@ -161,3 +174,41 @@ def test_what_no_child_can_collate() -> None:
         (series, label) if place % 2 else (series,) for place, (series, label) in enumerate(samples)
     ]
     assert judge(lambda batch: pad_sequence([s[0] for s in batch]), unlike) == ([], False)
+
+
+def test_data_that_nothing_is_trained_on() -> None:
+    """They are tried as well, and not told of."""
+    assert judge(torn, make_samples(), trained=False) == ([], True)
+
+
+def test_what_is_not_to_be_tried() -> None:
+    """Without probes nothing is, and never what a library collates."""
+    assert judge(torn, make_samples(), probe=False) == ([], False)
+
+
+def test_each_function_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often its loader is gone through, and only so many of them."""
+    tries = []
+    monkeypatch.setattr(collated_pairs, "fork", lambda *_: tries.append(1))
+    judge(torn, make_samples())
+    assert len(tries) == 1
+    monkeypatch.setattr(collated_pairs, "_MOST", 0)
+    judge(torn, make_samples())
+    assert len(tries) == 1
+
+
+ROWS = [np.array([1.0, 2, 3]), np.array([4.0]), np.array([5.0, 6])]
+TURNED = np.array([[4.0, 0, 0], [5, 6, 0], [1, 2, 3]])
+PLACES, KINDS = [*map(np.array, (0.0, 1, 2))], [*map(np.array, (7.0, 7, 7))]
+
+
+def test_a_field_beside_one_that_is_the_same_for_all() -> None:
+    """The same of all samples hides nothing of another field."""
+    parts = [TURNED, np.array([7.0, 7, 7]), np.array([0.0, 1, 2])]
+    assert find_torn([ROWS, KINDS, PLACES], parts) == (True, 3, "entries 0 and 2 of its samples")
+
+
+def test_rows_that_tell_no_order() -> None:
+    """One sample is there twice."""
+    _, apart, _ = find_torn([ROWS, PLACES], [TURNED[[0, 0, 2]], np.arange(3.0)])
+    assert apart == 0

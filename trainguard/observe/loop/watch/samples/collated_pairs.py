@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
-from torch.utils.data import default_collate
 
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
@@ -22,7 +21,6 @@ from trainguard.observe.tools.user_line import foreign
 _SECONDS = 2.0  # of processor time for the samples of a batch
 _MOST = 8  # collate functions
 _SAMPLES = 16  # of a batch
-_LEAST = 2  # of them that are beside something else
 _FIELDS = 8  # of a sample, and tensors of a batch
 
 Values = np.ndarray[Any, Any]
@@ -58,7 +56,7 @@ class CollatedPairs(Watcher):
         """Have a child collate a few samples, and take down what it has seen."""
         collate, data = getattr(iterator, "_collate_fn", None), getattr(iterator, "_dataset", None)
         code = _code_of(collate)
-        if code is None or collate is default_collate or not foreign(code.co_filename):
+        if code is None or not foreign(code.co_filename):
             return
         known = code in self._tried or len(self._tried) >= _MOST
         if known or not self.recorder.probe or not served.samples or obstacle():
@@ -67,7 +65,7 @@ class CollatedPairs(Watcher):
         answer = fork(_SECONDS, lambda way_out: _collate(data, collate, way_out))
         report = answer.report if answer is not None else {}
         self.looked |= {"collated"} if report.get("ordered") else set()
-        if report.get("apart", 0) >= _LEAST:
+        if report.get("apart"):
             self._found[id(data)] = Probe(
                 probe="collated",
                 measured=float(report["apart"]),
@@ -89,8 +87,6 @@ def _collate(data: Any, collate: Any, way_out: Exit) -> None:
     places = random.Random(0).sample(range(count), min(_SAMPLES, count))
     samples = [data[place] for place in places]
     fields = [[_values_of(entry) for entry in _entries(sample)] for sample in samples]
-    if len({len(own) for own in fields}) != 1:
-        way_out.void("samples differ in their fields")
     columns = [list(column) for column in zip(*fields, strict=True)][:_FIELDS]
     parts = list(_parts_of(collate(samples), len(samples)))[:_FIELDS]
     if any(sorted(part.reshape(-1).tolist()) == [*range(len(samples))] for part in parts):
@@ -112,7 +108,7 @@ def find_torn(
     for field, order in orders:
         lengths = [values.size for values in columns[field] if values is not None]
         turned = _is_sorted([lengths[place] for place in order])
-        if order == sorted(order) or _is_sorted(lengths) or not turned:
+        if _is_sorted(lengths) or not turned:
             continue
         for other, column in enumerate(columns):
             for part in parts if other != field else ():
@@ -124,10 +120,10 @@ def find_torn(
 
 
 def _orders(column: Sequence[Values | None], parts: Sequence[Values]) -> Iterator[list[int]]:
-    """Yield the samples that the rows of tensors are of, where each is of one sample alone."""
+    """Yield the samples that the rows of tensors are of, where each is of another one."""
     for part in parts:
         owners = [[i for i, values in enumerate(column) if _is_of(row, values)] for row in part]
-        order = [own[0] for own in owners if len(own) == 1]
+        order = [own[0] for own in owners if own]
         if len(order) == len(set(order)) == len(column):
             yield order
 
