@@ -175,6 +175,7 @@ from trainguard.observe.loop.watch.samples.renumbered_rows import RenumberedRows
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.second_passes import SecondPasses
 from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
+from trainguard.observe.loop.watch.samples.shared_indices import SharedIndices
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
 from trainguard.observe.loop.watch.samples.shared_scales import SharedScales
 from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
@@ -240,6 +241,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SamplePairs,
     EpochPairs,
     SharedRows,
+    SharedIndices,
     FoldRows,
     SplitRows,
     InputScales,

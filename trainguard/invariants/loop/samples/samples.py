@@ -33,6 +33,11 @@ _SHARED_BY = {  # what is counted, what is said of it, and what may be the cause
         " were trained on before",
         "perhaps samples were copied, to balance the classes, before the split: split first",
     ),
+    "shared indices": (
+        "samples",
+        " are in the training as well, as the same entries of a data set",
+        "perhaps the set was split twice, or anew: split once, with a generator that has a seed",
+    ),
     "windows": (
         "windows",
         " end inside of windows that were trained on",
@@ -261,26 +266,31 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         or more had been trained on, among others that had not in nearly each of the passes. Windows
         of a series: whether most of those in each pass, or in three passes of four, end inside of
         what was trained on. Folds: whether a model goes on, with its weights, to learn from what
-        was held out, while it holds out what it has learned from; in two folds or more. Accuracies
-        that are those of a part of the rows of a table which the model is given as a whole: whether
-        a tenth of them or more are in the loss of the training, with their labels. A note where a
-        series, of whose one end rows are learned from and of whose other end they are evaluated,
-        has a mean of zero and a deviation of one, or goes from 0 to 1, as a whole, and the part
-        that is learned from is 0.1 from that.
+        was held out, while it holds out what it has learned from; in two folds or more. Entries of
+        a data set that loaders serve, whatever an augmentation makes of them: whether 16 or more of
+        those that are evaluated are learned from, where others of either are not, or all are a part
+        of those that are learned from, and nothing else is evaluated. Accuracies that are those of
+        a part of the rows of a table which the model is given as a whole: whether a tenth of them
+        or more are in the loss of the training, with their labels. A note where a series, of whose
+        one end rows are learned from and of whose other end they are evaluated, has a mean of zero
+        and a deviation of one, or goes from 0 to 1, as a whole, and the part that is learned from
+        is 0.1 from that.
     Allows: one sample, in any evaluation, that was not trained on before, where sets are not mixed
         within passes; texts that come twice in a batch, 2 in 1,000 of them; inputs of fewer than 16
         different numbers (8, with a loss) that are no 40 bits together, or no 80 and come twice in
         an epoch; half the training or more; a share that grows as samples are added to the
-        training; windows that begin in what was trained on, and go on after its end.
+        training; windows that begin in what was trained on, and go on after its end; entries of a
+        table that are all those of the training, in another role; other entries in other epochs.
     Misses: evaluations before the end of the first epoch, and those of epochs of which less than
-        half is watched; inputs that are augmented; padding that is no zero at the end of a text;
-        windows that are scaled each by itself; what is not on the CPU.
+        half is watched; inputs that are augmented, where no loader serves them; padding that is no
+        zero at the end of a text; windows that are scaled each by itself; what is not on the CPU.
     Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
         balance the classes, or windows are cut first, and split after that.
     Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;
         imbalanced-learn's common pitfalls, of sampling before the split; Hammerla and Ploetz,
         "Let's (not) stick together" (UbiComp 2015), of windows that overlap; question 75264251 of
-        Stack Overflow, of folds.
+        Stack Overflow, of folds; Lightning-AI/pytorch-lightning issues 7728 and 18638, of a split
+        that is drawn for each loader.
     """
     for probe in events(trace, Probe):  # folds are known by themselves, whatever is said of them
         if probe.probe == "folds" and probe.step >= _FOLDS:
@@ -307,7 +317,7 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         if rows and probe.measured >= least * probe.reference:
             yield _not_held_out(trace, probe.label, probe)
             return
-        if probe.probe == "windows" and probe.measured >= _PAIRS:
+        if probe.probe in ("windows", "shared indices") and probe.measured >= _PAIRS:
             yield _not_held_out(trace, name, probe)
             return
 

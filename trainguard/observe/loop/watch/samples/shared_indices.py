@@ -1,0 +1,130 @@
+"""Watches the numbers of samples that loaders serve: whether what is evaluated is learned, too."""
+
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.watch.samples.batches import Batches, ServedBatch
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.indexed_samples import DataSets, IndexedSamples
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_PASSES = 256  # through loaders
+_WAITING = 64  # passes of a module that may still learn
+
+
+@dataclass(slots=True)
+class _Learner:
+    """
+    The passes through loaders that a module has learned from, and those that evaluate it.
+
+    evaluated: with the line of the evaluation. unknown: whether it was evaluated on other samples
+    than those of a loader of their own.
+    """
+
+    trained: set[int] = field(default_factory=set)
+    evaluated: dict[int, str] = field(default_factory=dict)
+    unknown: bool = False
+
+
+class SharedIndices(Watcher):
+    """
+    The Probe event "shared indices": samples of an evaluation that its module has learned from.
+
+    They are known by their numbers in a data set, whatever an augmentation makes of them. measured,
+    reference: how many of them, of all that are evaluated.
+    """
+
+    makes = ("Probe:shared indices",)
+    relies_on = ("Batches",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._data_sets = DataSets()
+        self._passes: dict[int, IndexedSamples | None] = {}
+        self._learners: dict[str, _Learner] = {}
+        self._others: set[int] = set()  # turns of passes that other modules were evaluated in
+        self._waiting: deque[tuple[Forward, int]] = deque(maxlen=_WAITING)
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the first batch of each pass."""
+        self._batches = self.recorder.watcher(Batches)
+        self._batches.at_pass.append(self._begin)
+
+    @shielded
+    def _begin(self, iterator: Any, served: ServedBatch) -> None:
+        """Take down which samples a pass serves."""
+        if len(self._passes) >= _PASSES:
+            return
+        found = None
+        with suppress(Exception):  # a data set of the user's raises what it likes
+            found = self._data_sets.find(iterator._dataset, iterator._index_sampler)  # noqa: SLF001
+        known = (each for each in self._passes.values() if each and found and each.is_as(found))
+        self._passes[served.turn] = next(known, found)  # the same indices are kept once
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Take down of which pass the samples are that a module is given."""
+        recent = self._batches.recent
+        turn = recent[-1].turn if recent else 0
+        own = self._learners.get(forward.module)
+        if forward.gradients:
+            self._waiting.append((forward, turn))
+        elif own is None:
+            self._others.add(turn)
+        elif turn in own.trained:
+            own.unknown = True
+        elif turn not in own.evaluated:
+            own.evaluated[turn] = caller()
+
+    def before_step(self, window: Window) -> Columns:
+        """Take down the passes that are learned from."""
+        for forward, turn in self._waiting:
+            if forward.learned:
+                self._learners.setdefault(forward.module, _Learner()).trained.add(turn)
+        self._waiting.clear()
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what is found first."""
+        for own in self._learners.values():
+            for found in self._compare(own):
+                yield found
+                return
+
+    def _compare(self, own: _Learner) -> Iterable[Event]:
+        """
+        Yield a probe for each evaluation that is made on samples which are learned from.
+
+        A training that goes on with other samples, such as those of another fold, tells nothing.
+        Where two data sets share a table they perhaps make other samples of its rows, but hardly of
+        some of them alone. And part of what is learned from may be evaluated on purpose, beside
+        what is held out.
+        """
+        trained = [self._passes.get(turn) for turn in own.trained]
+        learned = trained[0] if trained else None
+        if learned is None or not all(each and each.is_as(learned) for each in trained):
+            return
+        size, inside = len(learned.indices), not own.unknown
+        turns = {**dict.fromkeys(self._others, ""), **own.evaluated}
+        overlaps = []
+        for turn in turns.keys() - own.trained:
+            samples = self._passes.get(turn)
+            if samples is None:
+                inside = False
+                continue
+            self.looked.add("shared indices")
+            both, rows = samples.count(learned), len(samples.indices)
+            inside &= samples.number == learned.number and both == rows < size
+            overlaps.append((both, rows, turns[turn]))
+        for both, rows, line in overlaps:
+            if line and (inside or 0 < both < min(rows, size)):
+                yield make_probe("shared indices", both, rows, source=line)
