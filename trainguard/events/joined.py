@@ -18,6 +18,7 @@ from trainguard.events.ranks import (
     SavedFile,
     SavedShards,
     ServedSamples,
+    SplitSamples,
     WorldRun,
     write_sums,
 )
@@ -49,7 +50,7 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
             steps.setdefault(event.optimizer, []).append(event)
     sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
     told = {e.optimizer: e for e in trace if isinstance(e, Scheduler) and e.metrics}
-    own = (SavedFile, SavedShards, ServedSamples, GroupCalls, Reduction)
+    own = (SavedFile, SavedShards, ServedSamples, SplitSamples, GroupCalls, Reduction)
     more = [replace(event, rank=rank) for event in trace if isinstance(event, own)]
     made = sum(step.span for course in steps.values() for step in course)
     ended = str(trace.conditions.get("ended", "finished"))

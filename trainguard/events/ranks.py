@@ -116,6 +116,23 @@ class ServedSamples(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSamples(Event):
+    """
+    Which samples of a data set one process of several learns from, and which it holds out.
+
+    rank: the process. data: what tells its rows from those of others. learned, evaluated: a digit
+    for each of the samples that are followed, whether its loaders serve it for that. source: the
+    line of an evaluation.
+    """
+
+    rank: int = 0
+    data: str
+    learned: str
+    evaluated: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCalls(Event):
     """
     What one process of several has called of torch.distributed on one group, in this order.
@@ -268,6 +285,7 @@ RANK_EVENTS = (
     SavedFile,
     SavedShards,
     ServedSamples,
+    SplitSamples,
     GroupCalls,
     Reduction,
     RankRun,

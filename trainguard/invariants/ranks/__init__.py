@@ -8,6 +8,7 @@ from trainguard.invariants.ranks import decisions as decisions  # isort: skip
 from trainguard.invariants.ranks import collectives as collectives  # isort: skip
 from trainguard.invariants.ranks import reductions as reductions  # isort: skip
 from trainguard.invariants.ranks import data as data  # isort: skip
+from trainguard.invariants.ranks import splits as splits  # isort: skip
 from trainguard.invariants.ranks import worlds as worlds  # isort: skip
 from trainguard.invariants.ranks import pace as pace  # isort: skip
 from trainguard.invariants.ranks import files as files  # isort: skip

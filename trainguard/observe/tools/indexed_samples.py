@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -16,10 +17,12 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 _LARGEST = 2**20  # samples of a data set
 _DEPTH = 8  # data sets inside of others
 _ENTRIES = 8  # of a tuple that may be tables
+_MARKED = 16  # rows that tell a table from others
 
 Indices = NDArray[np.int64]
 
@@ -30,13 +33,15 @@ class IndexedSamples:
     The samples of a data set that a loader serves.
 
     number: of the data set. family: number of the first one that holds one of its tables.
-    indices: of the rows of these, each once, in order. rows: how many they have.
+    indices: of the rows of these, each once, in order. rows: how many they have. mark: what tells
+    these rows from others in another process, too; "" where nothing does.
     """
 
     number: int
     family: int
     indices: Indices
     rows: int
+    mark: str = ""
 
     def is_as(self, other: "IndexedSamples") -> bool:
         """Say whether both are the same samples of the same data set."""
@@ -54,6 +59,7 @@ class DataSets:
     """The data sets that loaders serve samples of, by number, as long as they are there."""
 
     _known: "list[tuple[weakref.ref[Any], int]]" = field(default_factory=list)  # with its family
+    _marks: list[str] = field(default_factory=list)
 
     def find(self, data: Any, sampler: Any) -> IndexedSamples | None:
         """
@@ -66,7 +72,8 @@ class DataSets:
         sampler = getattr(sampler, "sampler", sampler)
         if not 0 < len(data) <= _LARGEST:
             return None
-        if type(sampler) in (SequentialSampler, RandomSampler) and len(sampler) == len(data):
+        whole = type(sampler) in (SequentialSampler, RandomSampler) and len(sampler) == len(data)
+        if whole or type(sampler) is DistributedSampler:  # which all processes share
             indices = np.arange(len(data))
         elif type(sampler) is SubsetRandomSampler:
             indices = np.asarray(sampler.indices)
@@ -81,7 +88,8 @@ class DataSets:
         rows = len(data)
         if (listed := _find_list(data)) is not None:
             indices, rows = listed[0][indices], listed[1]
-        return IndexedSamples(*self._number(data, rows), np.unique(indices), rows)
+        own = self._number(data, rows)
+        return IndexedSamples(*own, np.unique(indices), rows, self._marks[own[0]])
 
     def _number(self, data: Any, rows: int) -> tuple[int, int]:
         """Return the number of a data set, and that of its family."""
@@ -94,7 +102,27 @@ class DataSets:
             if tables.intersection(map(id, _tables_of(other, rows))):
                 family = min(family, known)
         self._known.append((weakref.ref(data), family))
+        self._marks.append(_mark_of(data, rows))
         return len(self._known) - 1, family
+
+
+def find_followed(size: int, most: int) -> list[int]:
+    """Return which samples of a data set are followed: the same ones in all processes."""
+    stride = max(size // most, 1)
+    return [
+        i * stride + crc32(b"%d" % i) % stride for i in range(min(size, most))
+    ]  # no plain stride: what is served in one might meet all of them, or none
+
+
+def _mark_of(data: Any, rows: int) -> str:
+    """Return a sum of some rows of the tables of a data set: numbers, or text as names of files."""
+    for table in _tables_of(data, rows):
+        some = table[:: max(1, rows // _MARKED)]
+        with suppress(ValueError, TypeError):  # lists of whatever
+            values = np.asarray(some)
+            if values.dtype.kind in "biufU":
+                return f"{rows} {crc32(np.ascontiguousarray(values).tobytes()):x}"
+    return ""
 
 
 def _find_inner(data: Any) -> Any:

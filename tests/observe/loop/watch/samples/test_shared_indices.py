@@ -1,6 +1,7 @@
 """Samples of an evaluation that are learned from, whatever an augmentation makes of them."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from trainguard.events.probe import Probe
+from trainguard.events.ranks import SplitSamples
 from trainguard.observe.loop.recorder import Recorder
 
 INPUTS, CLASSES = torch.randn(120, 6), torch.arange(120) % 2
@@ -60,7 +62,15 @@ def evaluate(model: nn.Module, loader: DataLoader, *, gradients: bool = False) -
             (model(inputs).argmax(1) == classes).float().mean().item()
 
 
-def found(
+class Seen(NamedTuple):
+    """What a recording has seen: known and all samples, whether any were, and what ranks tell."""
+
+    overlaps: list[tuple[float, float]]
+    looked: bool
+    splits: list[SplitSamples]
+
+
+def record(
     train: DataLoader | Sequence[DataLoader],
     *evaluations: DataLoader,
     fresh: bool = False,
@@ -68,8 +78,8 @@ def found(
     before: DataLoader | None = None,
     with_graph: DataLoader | None = None,
     other: DataLoader | None = None,
-) -> tuple[list[tuple[float, float]], bool]:
-    """Train and evaluate for two epochs, and return what was seen, and whether anything was."""
+) -> Seen:
+    """Train and evaluate for two epochs, and return what was seen."""
     torch.manual_seed(0)
     trains = [train, train] if isinstance(train, DataLoader) else train
     with Recorder("x") as recorder:
@@ -97,7 +107,13 @@ def found(
     assert "faults" not in recorder.trace.conditions
     probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "shared indices"]
     seen = "shared indices" in recorder.trace.conditions["looked"]
-    return [(probe.measured, probe.reference) for probe in probes], seen
+    splits = [event for event in recorder.trace if isinstance(event, SplitSamples)]
+    return Seen([(probe.measured, probe.reference) for probe in probes], seen, splits)
+
+
+def found(*loaders: Any, **more: Any) -> tuple[list[tuple[float, float]], bool]:
+    """Return what was seen by one process alone."""
+    return record(*loaders, **more)[:2]
 
 
 DATA = Noisy()
@@ -192,3 +208,21 @@ def test_what_nobody_can_tell() -> None:
     own = DataLoader(DATA, 20, sampler=list(range(80)))
     assert found(own, DataLoader(OVERLAPPING, 20)) == ([], False)
     assert found(shuffled(FIRST), DataLoader(DATA, 20, sampler=list(range(60, 120)))) == ([], False)
+
+
+def test_one_of_several_processes_tells_its_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which rows of a table it learns from and evaluates; of other tables it tells nothing."""
+    splits = record(shuffled(FIRST), HELD_OUT).splits
+    assert splits == []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (split,) = record(shuffled(FIRST), HELD_OUT).splits
+    assert (split.learned, split.evaluated) == ("1" * 80 + "0" * 40, "0" * 80 + "1" * 40)
+    assert split.source.startswith(__file__)
+    (other,) = record(shuffled(Subset(Noisy(shared=False), range(80)))).splits
+    assert (other.data, other.learned) == (split.data, split.learned)
+    assert other.evaluated == "0" * 120
+    told = record(shuffled(FIRST), DataLoader(TensorDataset(INPUTS + 1, CLASSES), 20)).splits
+    assert [("1" in each.learned, "1" in each.evaluated) for each in told] == [
+        (True, False),
+        (False, True),
+    ]

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from zlib import crc32
 
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler, dataloader
 from torch.utils.data.distributed import DistributedSampler
@@ -21,6 +20,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.groups import is_one_of_several
 from trainguard.observe.tools.index_buckets import find_buckets, find_short_ones
+from trainguard.observe.tools.indexed_samples import find_followed
 from trainguard.observe.tools.patches import Patches, tell_after, tell_before
 from trainguard.observe.tools.user_line import caller
 
@@ -168,7 +168,7 @@ class EpochOrders(Watcher):
             running.made = self.recorder.watcher(MadeLines).find_line(sampler)
             running.share, running.epoch = _share_of(sampler)
             if is_one_of_several():
-                running.followed = dict.fromkeys(_followed(running.size), 0)
+                running.followed = dict.fromkeys(find_followed(running.size, _FOLLOWED), 0)
             self._running[iterator] = running
             self._passes.append(running)
             self._look_for_buckets(sampler, running)
@@ -210,14 +210,6 @@ def _share_of(sampler: Any) -> tuple[str, int]:
     if type(sampler) is not DistributedSampler:
         return "", -1
     return f"{sampler.rank} of {sampler.num_replicas}", sampler.epoch
-
-
-def _followed(size: int) -> list[int]:
-    """Return which samples of a data set are followed: the same ones in all processes."""
-    stride = max(size // _FOLLOWED, 1)
-    return [
-        i * stride + crc32(b"%d" % i) % stride for i in range(min(size, _FOLLOWED))
-    ]  # no plain stride: what is served in one might meet all of them, or none
 
 
 def _tell_served(place: int, passes: list[_LoaderPass]) -> Event:

@@ -1,7 +1,7 @@
 """Watches the numbers of samples that loaders serve: whether what is evaluated is learned, too."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,15 +9,18 @@ from typing import Any
 from torch import nn
 
 from trainguard.events.base import Event
+from trainguard.events.ranks import SplitSamples
 from trainguard.observe.loop.watch.samples.batches import Batches, ServedBatch
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.indexed_samples import DataSets, IndexedSamples
+from trainguard.observe.tools.groups import is_one_of_several
+from trainguard.observe.tools.indexed_samples import DataSets, IndexedSamples, find_followed
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _PASSES = 256  # through loaders
 _WAITING = 64  # passes of a module that may still learn
+_FOLLOWED = 256  # samples of a data set, in processes of several
 
 
 @dataclass(slots=True)
@@ -39,14 +42,16 @@ class SharedIndices(Watcher):
     The Probe event "shared indices": samples of an evaluation that its module has learned from.
 
     They are known by their numbers in a data set, whatever an augmentation makes of them. measured,
-    reference: how many of them, of all that are evaluated.
+    reference: how many of them, of all that are evaluated. And the SplitSamples events, of a
+    process that is one of several.
     """
 
-    makes = ("Probe:shared indices",)
+    makes = ("Probe:shared indices", "SplitSamples")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
+        self._is_one_of_several = is_one_of_several()
         self._data_sets = DataSets()
         self._passes: dict[int, IndexedSamples | None] = {}
         self._learners: dict[str, _Learner] = {}
@@ -94,11 +99,23 @@ class SharedIndices(Watcher):
         return {}
 
     def finish(self) -> Iterable[Event]:
-        """Return what is found first."""
-        for own in self._learners.values():
-            for found in self._compare(own):
-                yield found
-                return
+        """Return what is found first, and what other processes are to know of the split."""
+        found = [probe for own in self._learners.values() for probe in self._compare(own)]
+        yield from found[:1]
+        if self._is_one_of_several:
+            for own in self._learners.values():
+                yield from self._tell_split(own)
+
+    def _tell_split(self, own: _Learner) -> Iterable[Event]:
+        """Yield which of some samples are learned from and held out, of each data set."""
+        line = next(iter(own.evaluated.values()), "")
+        turns = own.trained, own.evaluated.keys() - own.trained
+        learned, evaluated = ([self._passes.get(turn) for turn in side] for side in turns)
+        known = [each for each in (*learned, *evaluated) if each is not None and each.mark]
+        for mark, rows in {(each.mark, each.rows): None for each in known}:
+            followed = find_followed(rows, _FOLLOWED)
+            sides = [_follow(followed, mark, served) for served in (learned, evaluated)]
+            yield SplitSamples(data=mark, learned=sides[0], evaluated=sides[1], source=line)
 
     def _compare(self, own: _Learner) -> Iterable[Event]:
         """
@@ -128,3 +145,10 @@ class SharedIndices(Watcher):
         for both, rows, line in overlaps:
             if line and (inside or 0 < both < min(rows, size)):
                 yield make_probe("shared indices", both, rows, source=line)
+
+
+def _follow(followed: Sequence[int], mark: str, served: Iterable[IndexedSamples | None]) -> str:
+    """Write for each of some samples of a data set whether it is served."""
+    every = {id(each): each for each in served if each is not None and each.mark == mark}
+    places = set[int]().union(*(each.indices.tolist() for each in every.values()))
+    return "".join(str(int(place in places)) for place in followed)
