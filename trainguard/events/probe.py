@@ -220,10 +220,12 @@ class Probe(Event):
         and the largest number, of the part of a series that is learned from, where 0 and 1 are
         those of all of it; the label: the module, the variable, "deviation" or "range", and how
         many moments), "shared indices" (samples of an evaluation that are learned from, as the same
-        entries of a data set, of all that it has), "crossed graphs" (batches of graphs with edges
-        between two of them, which end before the last node, of all), "deviation" (how often what a
-        likelihood takes for a variance, the label, is a deviation elsewhere), "left in a buffer"
-        (samples that a stream had read and ended without serving, and those served).
+        entries of a data set, of all that it has), "resumed optimizer" (the epochs or steps that a
+        file counts, and 1 where it has the state of an optimizer that begins anew), "crossed
+        graphs" (batches of graphs with edges between two of them, which end before the last node,
+        of all), "deviation" (how often what a likelihood takes for a variance, the label, is a
+        deviation elsewhere), "left in a buffer" (samples that a stream had read and ended without
+        serving, and those served).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

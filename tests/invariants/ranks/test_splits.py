@@ -72,6 +72,8 @@ def test_processes_that_have_nothing_in_common() -> None:
     norms = tuple(2.0 + 0.01 * i for i in range(24))
     alone = [course(0, replicas=""), course(1, replicas="", sums=own, norms=norms)]
     assert judge(*alone, *splits(*apart)) == []
+    third = course(2, replicas="", sums=own, norms=norms)
+    assert judge(*replicas(), third, *splits((FIRST, LAST), (FIRST, LAST), (LAST, NONE))) == []
     one, other = splits(*apart), splits(*apart, data="320 cd")
     assert judge(*replicas(), one[0], other[1]) == []
 

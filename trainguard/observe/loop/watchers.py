@@ -141,6 +141,7 @@ from trainguard.observe.loop.watch.rates.group_settings import GroupSettings
 from trainguard.observe.loop.watch.rates.placed_schedules import PlacedSchedules
 from trainguard.observe.loop.watch.rates.rates import Rates
 from trainguard.observe.loop.watch.rates.rebuilt_optimizers import RebuiltOptimizers
+from trainguard.observe.loop.watch.rates.resumed_optimizers import ResumedOptimizers
 from trainguard.observe.loop.watch.rates.resumed_schedules import ResumedSchedules
 from trainguard.observe.loop.watch.runs.collectives import Collectives
 from trainguard.observe.loop.watch.runs.conditions import Conditions
@@ -302,6 +303,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LoadedValues,
     PartialLoads,
     ResumedSchedules,
+    ResumedOptimizers,
     PlacedSchedules,
     AveragedCopies,
     SwappedAverages,

@@ -275,6 +275,45 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
+@invariant(
+    "loop",
+    evidence=has_probe("resumed optimizer", "no weights of a file that counts were learned on"),
+)
+def optimizer_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A training that counts on from a file goes on with its optimizer's state.
+
+    Judges: files that have weights and a number of epochs or steps, 2 or more: the first step that
+        an optimizer makes from these weights, where it has no state and gets averages by its steps,
+        and where a number of the script is that of the file, or one more, and counts on from there.
+        Broken where the file has the state of an optimizer with the same rate and as many
+        parameters, a note where it has none.
+    Allows: optimizers without averages, as SGD without momentum; trainings that count from the
+        beginning, as where a model is tuned for something else; another rate than that of the file,
+        or of what was trained before, as of another stage.
+    Misses: files not read by torch.load, or whose number is in no variable; trainings that end
+        before the next epoch.
+    Why: the averages of Adam begin at zero again: the first updates are as large as the rate
+        whatever the gradients are, at a place where the training made small ones.
+    Source: PyTorch's tutorial "Saving and loading a general checkpoint"; EvolvingLMMs-Lab/
+        OneVision-Encoder pull request 65; NVlabs/stylegan2-ada-pytorch issue 108.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "resumed optimizer":
+            name, kind = probe.label.split("\n")
+            yield Finding(
+                f"`{trace.subject}` goes on from a file, and its optimizer begins anew",
+                at_step(probe.step) + f", {kind}, where `{name}` goes on from {probe.measured:g}",
+                integer(0, "states of optimizers") + " were loaded",
+                integer(1, "state") + ", beside the weights",
+                why="the file has it: optimizer.load_state_dict() is missing"
+                if probe.reference
+                else "save optimizer.state_dict() beside the weights, and load both",
+                rank=Rank.BROKEN if probe.reference else Rank.NOTE,
+                event=probe,
+            )
+
+
 @invariant("loop", evidence=has_probe("equal units", "no layer of 8 units or more learned"))
 def units_of_a_layer_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """

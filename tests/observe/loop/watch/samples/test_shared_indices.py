@@ -34,6 +34,18 @@ class Noisy(Dataset):
         return self.inputs[row] + 0.1 * torch.randn(6), self.classes[row]
 
 
+class Drawn(Dataset):
+    """Samples that are made when they are asked for."""
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        return 120
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a sample, and its class."""
+        return torch.randn(6), torch.tensor(place % 2)
+
+
 class Wrapped(Dataset):
     """What another data set serves, turned round."""
 
@@ -226,3 +238,6 @@ def test_one_of_several_processes_tells_its_split(monkeypatch: pytest.MonkeyPatc
         (True, False),
         (False, True),
     ]
+    drawn = Drawn()
+    untold = [Subset(drawn, range(80)), Subset(drawn, range(80, 120))]
+    assert record(shuffled(untold[0]), DataLoader(untold[1], 20)).splits == []
