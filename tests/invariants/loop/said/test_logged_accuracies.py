@@ -127,3 +127,29 @@ def test_a_mean_over_uneven_batches_of_training_may_be_said(judged) -> None:
         for one, right, mean in zip(evaluations(), RIGHT, means, strict=True)
     ]
     assert judged("logged_accuracies_are_true", [*scores, *said(means, "train_acc")]) == []
+
+
+@pytest.mark.parametrize(("watched", "grown"), [(20, True), (20, False), (15, True)])
+def test_accuracies_of_training_are_said_before_an_evaluation(judged, watched, grown) -> None:
+    """Of the batches since the one before, as far as these were watched."""
+    trained = [
+        Score(
+            step=n,
+            source="train.py:20",
+            clock=10 * n + 5,
+            classes=4,
+            sole=True,
+            ways=(("right", 4 + n // 2, 20, (4 + n // 2) / 20),),
+            commonest=6,
+        )
+        for n in range(20)
+    ]
+    right = [sum(4 + n // 2 for n in range(5 * epoch, 5 * epoch + 5)) for epoch in range(4)]
+    values = [sum(right[: n + 1]) if grown else right[n] for n in range(4)]
+    words = [
+        Logged(name="train_acc", value=v / 100, step=5 * n + 5, rounding=5e-5, clock=50 * n + 51)
+        for n, v in enumerate(values)
+    ]
+    events = [*trained[:watched], *evaluations(), *words]
+    found = [f.rank for f in judged("logged_accuracies_are_true", events)]
+    assert found == [Rank.BROKEN] * grown

@@ -77,6 +77,7 @@ def test_terms_of_samples_divided_by_batches_are_found(judged, steps) -> None:
         ([sum(totals()[: n + 1]) / 4 / (n + 1) for n in range(4)], ["broken"]),
         (totals(), ["note"]),
         ([values[-1] for values in MEANS], ["note"]),
+        ([values[-1] / 4 for values in MEANS], ["broken"]),
         ([total / 4 for total in totals()], []),
         ([e.weighted for e in evaluations()], []),
         ([0.01, 0.02, 0.03, 0.04], []),
@@ -123,6 +124,8 @@ def test_epochs_of_training_are_averaged_too(ranks, steps) -> None:
     for by, rank in ((5, []), (5 * 32, ["broken"])):
         words = said([total / by for total in sums], "train_loss")
         assert ranks("logged_averages_are_true", [*run, *words]) == rank
+    last = said([run[5 * n + 4].loss / 5 for n in range(4)], "train_loss")
+    assert ranks("logged_averages_are_true", [*run, *last]) == ["broken"]
     grown = said([sum(sums[: n + 1]) / 5 for n in range(4)], "train_loss")
     assert ranks("logged_averages_are_true", [*run, *grown]) == ["broken"]
 

@@ -119,8 +119,8 @@ class ScoredPlace:
     def goes_on_after(self, said: Logged) -> bool:
         """Say whether it is an evaluation that was not over yet, or two that nothing parts."""
         end = bisect_left(self.clocks, said.clock)
-        later = self.scores[end] if end < len(self.scores) else None
-        return later is not None and later.evaluation and later.step == said.step
+        around = self.scores[max(0, end - 1) : end + 1] if end else []
+        return len(around) > 1 and all(one.evaluation and one.step == said.step for one in around)
 
     def basis(self, part: str, begin: int, end: int) -> Basis:
         """Return what is known of some scores; the last one alone has nothing before it."""

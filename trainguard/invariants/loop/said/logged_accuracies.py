@@ -117,7 +117,8 @@ def _judge(said: Sequence[Logged], places: list[ScoredPlace], fit: Closeness) ->
     if len(kept) < _FEW or any(true[1:]):
         return None
     if true[0]:  # what goes on from one to the next is true once, the first time
-        return _agree(kept[1:], _find_growth, fit)
+        later = [pair for pair in kept[1:] if any(basis.goes_on for basis in pair[1])]
+        return _agree(later, _find_growth, fit)
     return _agree(kept, _slips, fit) or _find_divisor(kept, fit) or _at_chance(kept)
 
 

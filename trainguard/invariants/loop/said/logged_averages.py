@@ -44,19 +44,20 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         loss function was called for each batch, or in evaluations those of the terms of the loss:
         most of 3 values or more match a known mistake, and none the truth. The mistakes: the sum of
         means divided by the number of samples, by the number of training batches, or by one batch
-        too few or too many; sums over samples divided by the number of batches; a sum or a mean
-        that goes on from one to the next; sums divided by the batch size of training; means over
-        batches of other sizes that are 0.1 of it from the mean over samples. The sum
-        itself and the loss of the last batch are notes. Where gradients are accumulated, and each
-        loss is divided by the number of passes before: whether what is said twice or more of the
-        training is the mean of what was divided.
+        too few or too many; the loss of one batch divided by their number; sums over samples
+        divided by the number of batches; a sum or a mean that goes on from one to the next; sums
+        divided by the batch size of training; means over batches of other sizes that are 0.1 of it
+        from the mean over samples. The sum itself and the loss of the last batch are notes. Where
+        gradients are accumulated, and each loss is divided by the number of passes before: whether
+        what is said twice or more of the training is the mean of what was divided.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches that are near
         those over samples, the best so far, and, in training, the loss of any step.
     Misses: trainings with losses of several terms, what is said once for each batch, evaluations
         with gradients, values that match nothing; epochs of which a long run keeps some steps only.
-    Why: a loss that is 32 times too small looks like a model without overfitting, and one that
-        adds up from epoch to epoch like one that gets worse: stopping and choosing go by it.
-    Source: qinnzou/DeepCrack issue 18; mahmoodlab/PathomicFusion pull request 3.
+    Why: a loss that is 32 times too small looks like a model without overfitting, and one that adds
+        up from epoch to epoch like one that gets worse: stopping and choosing go by it.
+    Source: qinnzou/DeepCrack issue 18; mahmoodlab/PathomicFusion pull request 3; passalis/dain
+        issue 1.
     """
     near = trace.limit("logged_averages_are_true", _NEAR)
     yield from _divided(trace, near)
@@ -289,6 +290,7 @@ def _mistakes(
         yield "batch", now.total / (now.count * divisors["batch"])
     elif now.reduction == "mean":
         yield "samples", now.total / max(1, now.samples)
+        yield "part", now.last / now.count
         if now.samples > now.count:
             yield "sizes", now.weighted * now.samples / now.count
         if not now.each:
@@ -331,6 +333,10 @@ _FAULTS = {
         "multiply each mean by the size of its batch, and divide by the number of samples",
     ),
     "sum": ("is the sum over its batches", "divide by their number: it grows with the data"),
+    "part": (
+        "is that of the last batch, divided by the number of batches",
+        "divide the sum that was added up, and not the loss of one batch",
+    ),
     "last": ("is that of the last batch only", "add up the losses of all batches"),
 }
 
