@@ -242,6 +242,45 @@ def test_a_layer_that_is_frozen_as_it_was_drawn_is_noted(judged, steps) -> None:
     assert finding.measured == "random numbers in all of 20 steps"
 
 
+LOADED = {**FROZEN, "drawn": False, "loaded": True}
+PRETRAINED = {"thawed": True, "trainable": False, "learns": False, "drawn": False}
+
+
+def adapted(body: dict = LOADED, head: dict = FROZEN, adapter: dict | None = None) -> list:
+    """Write a model that is frozen, with an adapter in it."""
+    return [
+        one("Net.fc1.weight", **body),
+        one("Net.fc1.a", **(adapter or {})),
+        one("Net.fc2.weight", **body),
+        one("Net.head.weight", **head),
+    ]
+
+
+@pytest.mark.parametrize("body", [LOADED, PRETRAINED], ids=["loaded", "pretrained"])
+def test_a_head_that_is_frozen_beside_adapters(body: dict, judged, steps) -> None:
+    """All else that is frozen has learned something."""
+    (finding,) = judged(MOVES, [*steps(20), *adapted(body)])
+    assert finding.summary == "the last layer of `train` is frozen as torch has drawn it"
+    assert (finding.at, finding.rank) == ("Net.head", Rank.BROKEN)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        adapted(head=LOADED),
+        adapted(head={"elements": 64}),
+        adapted({**FROZEN, "elements": 100_000}),
+        adapted({**FROZEN, "drawn": False, "elements": 100_000}),
+        adapted(adapter={**FROZEN, "drawn": False}),
+        [*adapted(), one("Net.head.a")],
+        adapted({}),
+    ],
+)
+def test_heads_that_may_stay(model: list, judged, steps) -> None:
+    """Loaded, learning, among others as it is, without adapters, or with one of its own."""
+    assert [f for f in judged(MOVES, [*steps(20), *model]) if "last layer" in f.summary] == []
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -11,6 +11,7 @@ from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FROZEN, PARAMETERS
+from trainguard.invariants.loop.parameters.frozen_draws import find_frozen_as_drawn
 from trainguard.invariants.loop.wording import (
     and_more,
     count,
@@ -29,7 +30,6 @@ _LONG_ENOUGH = 5  # steps in which what is used at random is used at least once
 _IN_VAIN = 24  # gradients of zero: a mask that opens after a warm-up has opened by then
 _LOOKS = 4  # at the graph: steps 1, 8, 16 and 32
 _ROUNDED = 1e-6  # a smaller update may be lost in a parameter of float32
-_RECURRENT = ".weight_hh_l"  # of a reservoir, which is random by design
 _PLAIN = ("SGD", "by hand")  # optimizers whose updates are as small as the gradients
 
 
@@ -42,16 +42,17 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
         2 steps or more; those named in `trainable`, whatever holds them; in runs of 5 steps or
         more, modules that were called and that no gradient reached: a note, unless an edit of them
         changes what is learned from, gradients were on, and the run loads no weights; layers that
-        are frozen as torch has drawn them, where most of their model learns: a note.
+        are frozen as torch has drawn them, where most of their model learns: a note; the last layer
+        of a model that is frozen so, where all else that is frozen has learned something, and what
+        was put beside it learns.
     Allows: parameters thawed on the way, copies, modules that were not called, optimizers that made
-        fewer than 2 steps, gradients that no step may have used, frozen parts of several layers,
-        as helpers are, recurrent ones, as of reservoirs, or those asked without a graph, as for
-        targets, and gradients per element below
-        1e-3 (limit) of their median. It is a note where the rate is zero, where an update would be
-        below 1e-6, where everything ends as it began although steps moved it, and where gradients
-        are exactly zero in every step while a mask of zeros is multiplied in, as the graph says,
-        and none of ones beside it, by which all was sent another way. A rate of zero for all:
-        learning_rate_is_positive.
+        fewer than 2 steps, gradients that no step may have used, frozen parts of several layers, as
+        helpers are, recurrent ones, as of reservoirs, or those asked without a graph, as for
+        targets, and gradients per element below 1e-3 (limit) of their median. It is a note where
+        the rate is zero, where an update would be below 1e-6, where everything ends as it began
+        although steps moved it, and where gradients are exactly zero in every step while a mask of
+        zeros is multiplied in, as the graph says, and none of ones beside it, by which all was sent
+        another way. A rate of zero for all: learning_rate_is_positive.
     Misses: parameters that move and do not learn; single rows or heads that stand still.
     Why: what is in the model and in the optimizer and stands still is missed by every loss curve.
     Source: microsoft/nni issue 4521 (layers replaced after the optimizer);
@@ -64,12 +65,13 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
     promised = [p for p in _match_globs(parameters, globs) if not p.moved]
     if promised:
         yield _still(trace, promised)
-    others = [p for p in parameters if p not in promised and not (p.copy or p.thawed)]
+    own = [p for p in parameters if p not in promised and not p.copy]
+    others = [p for p in own if not p.thawed]
     if any(p.moved for p in parameters if not p.copy):
         yield from _standing(trace, others)
         yield from _find_unreached(trace, others)
         yield from _find_zeroed(trace, others)
-        yield from _find_frozen_as_drawn(trace, others)
+        yield from find_frozen_as_drawn(trace, own, _count_steps(trace))
     else:
         yield from _all_standing(trace, others)
 
@@ -285,43 +287,6 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
             why="perhaps its output is detached, or nothing uses it",
             event=idle[0][0],
         )
-
-
-def _find_frozen_as_drawn(
-    trace: Trace[Event], parameters: Sequence[Parameter]
-) -> Iterator[Finding]:
-    """Yield a note of layers that are frozen as they were drawn, where most of the model learns."""
-    weights = [p for p in parameters if p.called and p.dimensions > 1]
-    new = [p for p in weights if p.drawn and not (p.trainable or p.loaded)]
-    for root in dict.fromkeys(_part(p, 1) for p in new):
-        own = [p for p in weights if _part(p, 1) == root]
-        frozen = [p for p in own if not p.trainable]
-        found = [p for p in new if p in frozen and not _is_meant_to_stay(p, own)]
-        learning = {p.module for p in own if p.held and p.moved and p.received}
-        few = 2 * sum(p.elements for p in frozen) < sum(p.elements for p in own)
-        if found and few and len(learning) > len({p.module for p in frozen}):
-            yield note(
-                f"a layer of `{trace.subject}` is frozen as torch has drawn it",
-                _list_modules([found]),
-                "random numbers in all of " + integer(_count_steps(trace), "steps"),
-                "learned as the layers around it are, or loaded",
-                why="perhaps it was frozen for another model, or one whose weights were to be"
-                " loaded. A projection that is meant to be random can be a buffer",
-                event=found[0],
-            )
-
-
-def _is_meant_to_stay(one: Parameter, own: Sequence[Parameter]) -> bool:
-    """Say whether a frozen weight may be of a reservoir, or of a helper of several layers."""
-    if any(p.module == one.module and _RECURRENT in p.name for p in own):
-        return True
-    part = [p for p in own if _part(p, 2) == _part(one, 2)]
-    return len({p.module for p in part}) > 1 and not any(p.trainable for p in part)
-
-
-def _part(parameter: Parameter, names: int) -> tuple[str, ...]:
-    """Return the first names of a parameter's: those of its model, and of a part of that."""
-    return tuple(parameter.name.split(".")[:names])
 
 
 def _list_modules(modules: Sequence[Sequence[Parameter]]) -> str:
