@@ -207,6 +207,13 @@ def test_marks_that_are_no_ends() -> None:
     assert probe.label == "done"
 
 
+def test_actions_that_are_numbered() -> None:
+    """They are no marks; what a script throws away may be one."""
+    (probe,), _ = learn(past, a2=lambda flags: 1 - flags.roll(1), _=as_it_is)
+    assert probe.measured == probe.reference > 4
+    assert probe.step == 0
+
+
 def test_a_reward_of_zeros_and_ones() -> None:
     """By another name, and with no other marks beside it: it marks no ends."""
     probes, _ = learn(lambda r, d, v: d + 0.9 * v, reward="other", paid=as_it_is)

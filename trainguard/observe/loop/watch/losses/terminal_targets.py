@@ -185,8 +185,8 @@ def _is_reward(name: str) -> bool:
 
 def _is_flag(pair: tuple[str, Table]) -> bool:
     """Say whether a table is of zeros and ones, and is not called an action or a reward."""
-    named = words_in(pair[0]) & (_ACTIONS | REWARDS)
-    return not named and bool(np.isin(pair[1], (0.0, 1.0)).all())
+    words = {word.rstrip("0123456789") for word in words_in(pair[0])}
+    return not words & (_ACTIONS | REWARDS) and bool(np.isin(pair[1], (0.0, 1.0)).all())
 
 
 def _find_ends(named: Named) -> tuple[str, Any] | None:
