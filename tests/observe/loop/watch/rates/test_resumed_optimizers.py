@@ -10,6 +10,8 @@ from torch import nn
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
+EMPTY = {"epoch": 3, "model": {"weight": torch.zeros(2, 4)}}
+
 
 def write(file: Path, rate: float = 0.01, **more: Any) -> None:
     """Write a file of a training that has made some steps."""
@@ -131,11 +133,18 @@ def test_files_that_count_nothing(file: Path, more: dict[str, Any]) -> None:
 
 def test_files_that_are_no_states(file: Path) -> None:
     """Whatever somebody reads."""
-    for content in ([1, 2], {"epoch": 3, "model": {"bias": torch.ones(2)}}, {3: torch.ones(2, 2)}):
+    for content in (
+        [1, 2],
+        {"epoch": 3, "model": {"bias": torch.ones(2)}},
+        {3: torch.ones(2, 2)},
+        EMPTY,
+    ):
         torch.save(content, file)
         with Recorder("x") as recorder:
+            torch.load(file, map_location="meta")
             torch.load(file)
             model = nn.Linear(4, 2)
+            nn.init.zeros_(model.weight)
             step(model, torch.optim.Adam(model.parameters()))
         assert "faults" not in recorder.trace.conditions
         assert "resumed optimizer" not in recorder.trace.conditions["looked"]

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, T
 from trainguard.events.probe import Probe
 from trainguard.events.ranks import SplitSamples
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.samples import shared_indices
 
 INPUTS, CLASSES = torch.randn(120, 6), torch.arange(120) % 2
 
@@ -213,6 +214,15 @@ def test_folds() -> None:
     assert found(trains, fresh=True, before=every) == ([], True)
     again = [shuffled(DATA), shuffled(Noisy(shared=False))]
     assert found(again, DataLoader(Subset(DATA, range(30)), 20)) == ([], False)
+
+
+def test_a_run_of_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of the first ones is told."""
+    monkeypatch.setattr(shared_indices, "_PASSES", 2)
+    many = [shuffled(FIRST)] * 3
+    assert found(many, DataLoader(OVERLAPPING, 20)) == ([(20, 60)], True)
+    monkeypatch.setattr(shared_indices, "_INDICES", 139)
+    assert found(many, DataLoader(OVERLAPPING, 20)) == ([], False)
 
 
 def test_what_nobody_can_tell() -> None:

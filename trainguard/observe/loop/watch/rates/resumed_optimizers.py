@@ -13,7 +13,8 @@ from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.fingerprint import fingerprint
+from trainguard.observe.tools.fingerprint import sample_elements
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
@@ -21,6 +22,7 @@ _COUNTED = {"epoch", "epochs", "it", "iter", "iteration", "iterations", "round",
 _LEAST = 2  # of them: a training of its own may well begin with 1
 _FRAMES = 8  # that may hold the number that is counted on
 _FILES, _WEIGHTS = 8, 64  # that are remembered, and matrices of each
+_SAMPLED = 32  # elements that tell a matrix from others
 _LATER = 4096  # steps in which a number that is counted is another one
 
 
@@ -36,7 +38,8 @@ class _ReadFile:
     """
     A file with weights and a number that counts.
 
-    weights: fingerprints of the matrices. plans: those of the optimizers that are in it, too.
+    weights: what tells its matrices from others. plans: those of the optimizers that are in it,
+    too.
     """
 
     count: int
@@ -122,7 +125,7 @@ class ResumedOptimizers(Watcher):
         if not counts or len(self._files) >= _FILES:
             return
         states = [value for value in found.values() if isinstance(value, Mapping)]
-        weights = {fingerprint([each]) for state in states for each in _matrices_of(state.values())}
+        weights = {mark for state in states for mark in _marks_of(state.values())}
         if weights:
             held = (state.get("param_groups") for state in states if state.get("state"))
             plans = [plan for groups in held if (plan := _plan_of(groups)) is not None]
@@ -131,8 +134,8 @@ class ResumedOptimizers(Watcher):
     def _begin(self, optimizer: Optimizer) -> None:
         """Take down an optimizer whose parameters are those of a file, at its first step."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        matrices = {fingerprint([each]) for each in _matrices_of(parameters)}
-        file = next((file for file in self._files if file.weights & matrices), None)
+        marks = set(_marks_of(parameters)) if self._files else set()
+        file = next((file for file in self._files if file.weights & marks), None)
         if file is None:
             return
         self.looked.add("resumed optimizer")
@@ -171,10 +174,13 @@ def _counters() -> Iterator[tuple[str, int]]:
                     yield prefix + name, value
 
 
-def _matrices_of(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Return the first of the matrices among some values: vectors often begin alike."""
-    matrices = [v for v in values if isinstance(v, torch.Tensor) and v.dim() > 1]
-    return [each.detach() for each in matrices if each.is_floating_point()][:_WEIGHTS]
+def _marks_of(values: Iterable[Any]) -> Iterator[int]:
+    """Yield a number for each of the first matrices among some values: vectors may begin alike."""
+    matrices = [v for v in values if isinstance(v, torch.Tensor) and v.dim() > 1 and has_memory(v)]
+    for matrix in [each for each in matrices if each.is_floating_point()][:_WEIGHTS]:
+        some = sample_elements(matrix.detach(), _SAMPLED).cpu().double()  # a device waits for once
+        if some.any():
+            yield hash((matrix.shape, tuple(some.tolist())))
 
 
 def _plan_of(groups: Any) -> _Plan | None:

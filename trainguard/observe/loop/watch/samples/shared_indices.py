@@ -18,7 +18,8 @@ from trainguard.observe.tools.indexed_samples import DataSets, IndexedSamples, f
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
-_PASSES = 256  # through loaders
+_PASSES = 4096  # through loaders: what comes after them is left out
+_INDICES = 2**22  # that are kept of all of them: each epoch may be of others
 _WAITING = 64  # passes of a module that may still learn
 _FOLLOWED = 256  # samples of a data set, in processes of several
 
@@ -54,6 +55,7 @@ class SharedIndices(Watcher):
         self._is_one_of_several = is_one_of_several()
         self._data_sets = DataSets()
         self._passes: dict[int, IndexedSamples | None] = {}
+        self._different: list[IndexedSamples] = []  # among them
         self._learners: dict[str, _Learner] = {}
         self._others: set[int] = set()  # turns of passes that other modules were evaluated in
         self._waiting: deque[tuple[Forward, int]] = deque(maxlen=_WAITING)
@@ -71,8 +73,19 @@ class SharedIndices(Watcher):
         found = None
         with suppress(Exception):  # a data set of the user's raises what it likes
             found = self._data_sets.find(iterator._dataset, iterator._index_sampler)  # noqa: SLF001
-        known = (each for each in self._passes.values() if each and found and each.is_as(found))
-        self._passes[served.turn] = next(known, found)  # the same indices are kept once
+        if found is not None:
+            found = self._keep(found)
+        self._passes[served.turn] = found
+
+    def _keep(self, found: IndexedSamples) -> IndexedSamples | None:
+        """Return what is kept of some samples, once for all passes of them, as long as it fits."""
+        for each in self._different:
+            if each.is_as(found):
+                return each
+        if sum(len(each.indices) for each in self._different) + len(found.indices) > _INDICES:
+            return None
+        self._different.append(found)
+        return found
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -80,6 +93,8 @@ class SharedIndices(Watcher):
         """Take down of which pass the samples are that a module is given."""
         recent = self._batches.recent
         turn = recent[-1].turn if recent else 0
+        if turn and turn not in self._passes:
+            return
         own = self._learners.get(forward.module)
         if forward.gradients:
             self._waiting.append((forward, turn))
