@@ -225,7 +225,8 @@ class Probe(Event):
         graphs" (batches of graphs with edges between two of them, which end before the last node,
         of all), "deviation" (how often what a likelihood takes for a variance, the label, is a
         deviation elsewhere), "left in a buffer" (samples that a stream had read and ended without
-        serving, and those served).
+        serving, and those served), "own target" (calls of a loss function in evaluations, the
+        label, that compare two outputs of one pass, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -66,6 +66,7 @@ from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.overlaps import Overlaps
 from trainguard.observe.loop.watch.losses.own_choices import OwnChoices
 from trainguard.observe.loop.watch.losses.own_negatives import OwnNegatives
+from trainguard.observe.loop.watch.losses.own_targets import OwnTargets
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
@@ -284,6 +285,7 @@ _ALL: tuple[type[Watcher], ...] = (
     OwnNegatives,
     OwnChoices,
     SelfDistances,
+    OwnTargets,
     MaskedChoices,
     ShownTokens,
     LabelOrder,

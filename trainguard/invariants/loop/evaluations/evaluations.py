@@ -7,8 +7,8 @@ from math import isfinite
 from struct import pack
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import at_step, integer
+from trainguard.core.finding import Finding, Rank, note
+from trainguard.core.measure import at_step, integer, portion
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
@@ -39,10 +39,14 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
         can hold, which may be rounded; best values so far; zeros of fewer digits than a
         ten-thousandth of the loss needs, or a thousandth where other losses show how many digits
         are logged.
-    Misses: losses that vary and measure the wrong thing; metrics that are no loss.
+    Notes: evaluations whose loss compares two outputs of one pass, in all calls of a function that
+        has a target from elsewhere in the training, 3 or more.
+    Misses: other losses that vary and measure the wrong thing; metrics that are no loss.
     Why: a loop over an empty loader, or a sum that is reset too late, looks like success.
-    Source: perslev/U-Time issue 43; keras-team/keras issue 1364.
+    Source: perslev/U-Time issue 43; keras-team/keras issue 1364; oke-aditya/image_similarity pull
+        request 3 (an output for the target).
     """
+    yield from _find_own_targets(trace)
     train = finite(step.loss for course in courses(trace) for step in course.every)
     if not any(train):
         return
@@ -52,6 +56,22 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
         if fault and fault not in told:
             told.add(fault)  # what was measured is often logged too
             yield _finding(trace, series, fault)
+
+
+def _find_own_targets(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a note of evaluations that hold what a model makes against what it makes."""
+    for probe in events(trace, Probe):
+        if probe.probe == "own target" and _FEW <= probe.measured == probe.reference:
+            yield note(
+                f"evaluations of `{trace.subject}` compare the model with itself",
+                f"{probe.label}, to which the training gives targets",
+                portion(probe.measured, probe.reference, "losses")
+                + " of evaluations are of two outputs of one pass",
+                integer(0),
+                why="perhaps an output stands where the target of the batch should stand",
+                event=probe,
+            )
+            return
 
 
 @dataclass(frozen=True, slots=True)
