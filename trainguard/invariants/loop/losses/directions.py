@@ -357,8 +357,9 @@ def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: losses that compare the scores of a batch, as a module returned them, with the logarithm
         of running sums of their exponentials, as Cox's partial likelihood does: whether any
         variable with a number for each sample rises or falls in their order; in all of 3 looks or
-        more none does. And whether a variable that is called a time rises in the order in which
-        they are summed up, the one in which the scores were put on their way included.
+        more none does. And whether a variable that is called a time, or is what the scores were
+        sorted by where those of an event alone are counted, rises in the order in which they are
+        summed up, the one in which the scores were put on their way included.
     Allows: samples that an order or places in a variable put in one; batches of which no such
         number is known; sums over times that fall, as over a rising order that is turned round.
     Misses: an order of something else; sums over several scores of a sample.

@@ -178,6 +178,45 @@ def test_a_letter_is_a_time_beside_such_a_sum() -> None:
     ]
 
 
+def of_events(risk: torch.Tensor, times: torch.Tensor, sign: int = 1) -> torch.Tensor:
+    """Count some of the samples alone."""
+    order = (sign * times).argsort()
+    risk, events = risk[order], (torch.arange(24) % 3 > 0).float()
+    return -((risk - risk.logcumsumexp(0)) * events).sum() / events.sum()
+
+
+def of_all(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Count all of them, as a ranking by something does."""
+    return rising(risk, times) * torch.ones(1)
+
+
+def late_events(risk: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    """Sum up from what is longest."""
+    return of_events(risk, times, -1)
+
+
+@SHAPES
+@pytest.mark.parametrize(
+    ("loss", "known"), [(of_events, [("ttr", 3, 3)]), (late_events, []), (of_all, [])]
+)
+def test_a_time_without_a_name(loss: Callable, known: list) -> None:
+    """It is what scores are sorted by, where those with an event alone are counted."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    ttr, other, signed = torch.rand(64) + 0.01, torch.rand(64) + 0.01, torch.randn(64)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            rows = torch.randperm(64)[:24]
+            value = loss(model(torch.randn(24, 3))[:, 0], ttr[rows])
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    assert len(other) == len(signed)
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "early risk"]
+    assert [(probe.label, probe.measured, probe.reference) for probe in found] == known
+
+
 def test_what_is_no_time() -> None:
     """Lengths may rise in a batch for the sake of its padding."""
     assert directions(unsorted, "lengths") == []

@@ -42,7 +42,8 @@ class RunningSums(Watcher):
     or in an order that is there too; reference: losses with such a sum.
 
     And "early risk": sums that go from the shortest time to the longest, in the order in which they
-    are summed. label: the variable; reference: losses whose times are known.
+    are summed. label: the variable; reference: losses whose times are known: by a name, or as what
+    scores were sorted by where some of them count alone, those of an event.
     """
 
     makes = ("Probe:running sum", "Probe:early risk")
@@ -62,8 +63,9 @@ class RunningSums(Watcher):
         if len(nodes) >= _MOST_NODES:
             return
         with torch.no_grad():
+            readers = autograd_graph.find_readers(nodes)
             for node in nodes:
-                self._see_direction(node)
+                self._see_direction(node, readers.get(node, []))
             found = [rows for node in nodes if (rows := _count_compared(node))]
             ordered = _has_order(found[0]) if found else None
         if ordered is None:
@@ -82,12 +84,15 @@ class RunningSums(Watcher):
             told = {"label": self._name, "source": self._source}
             yield make_probe("early risk", self._early, self._timed, **told)
 
-    def _see_direction(self, node: Node) -> None:
+    def _see_direction(self, node: Node, readers: list[Node]) -> None:
         """See whether a running sum of scores begins with the shortest time."""
         summed = _find_summed(node)
         if summed is None:
             return
-        known = [(name, times[summed].diff()) for name, times in _find_times(len(summed))]
+        times = [*_find_times(len(summed))]
+        if not times and any(_counts_some(reader, len(summed)) for reader in readers):
+            times = [*_find_times(len(summed), named=False)]
+        known = [(name, own[summed].diff()) for name, own in times]
         falling = [name for name, steps in known if (steps <= 0).all()]
         rising = [name for name, steps in known if (steps >= 0).all()]
         if falling or rising:
@@ -217,12 +222,23 @@ def _has_order(rows: int) -> bool | None:
     return any(map(_is_monotonic, own)) if own else None
 
 
-def _find_times(rows: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the user's times of the samples of a batch, as they are or by places among more."""
+def _counts_some(node: Node, rows: int) -> bool:
+    """Say whether an operation leaves out some of so many samples: those without an event."""
+    masks = [each for each in autograd_graph.constants_of(node) if each.numel() == rows]
+    return any(autograd_graph.is_mask(each) and 0 < each.sum() < rows for each in masks)
+
+
+def _find_times(rows: int, *, named: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+    """
+    Yield the user's times of the samples of a batch, as they are or by places among more.
+
+    named: those that are called so; else all numbers above zero.
+    """
     columns = [(name, each.detach().reshape(-1)) for name, each in _columns()]
     places = [each for _, each in columns if each.dtype == torch.long and len(each) == rows]
     for name, held in columns:
-        if words_in(name) & _TIMES:
+        positive = held.is_floating_point() and bool((held > 0).all())
+        if words_in(name) & _TIMES if named else positive:
             chosen = [held[p] for p in places if _are_inside(p, len(held))]
             for each in (held, *chosen):
                 if len(each) == rows and len(set(each.tolist())) > rows // 2:
