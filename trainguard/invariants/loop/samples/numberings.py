@@ -21,8 +21,8 @@ def numbers_mean_the_same_names(trace: Trace[Event]) -> Iterator[Finding]:
         under one attribute each; one is learned from, and another one only evaluated. Whether more
         than a tenth (limit) of the names that both have get another number. A module with
         embeddings is given such numbers of both, and half of the names of one of them or more are
-        in the other. The same of columns of names that two objects of one kind have in variables,
-        beside columns of numbers, on the CPU.
+        in the other. The same of columns of names that two objects of one kind, or two lists of
+        rows, have in variables, beside columns or tables of numbers, on the CPU.
     Allows: tables whose numbers no module is given, as places of files; names that are numbers
         themselves and may be what is given.
     Misses: names that nobody keeps beside their numbers, or in a table of pandas; of classes.

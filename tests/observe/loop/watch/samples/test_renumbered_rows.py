@@ -94,3 +94,49 @@ def test_numbers_of_another_kind() -> None:
     assert run(own, table=build(7)) == []
     assert run(own, table=build(40, others=30)) == []  # of which a quarter are the same
     assert run(own, encode=group) == []
+
+
+class Second(nn.Module):
+    """Asks an embedding for the second column."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, 1)
+
+    def forward(self, cells: torch.Tensor) -> torch.Tensor:
+        """Return a number for each row."""
+        return self.table(cells[:, 1])
+
+
+def read(users: int, more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return rows as a file has them."""
+    names = build(users).user.tolist()
+    return [
+        {"age": place % 7, "user": name, "kind": "a", **more} for place, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alike", "more", "found"),
+    [(False, {}, True), (True, {}, False), (False, {"other": "b"}, False)],
+)
+def test_rows_and_tables(alike: bool, more: dict[str, str], found: bool) -> None:
+    """Rows that have a name for each column, and a table of numbers of such columns."""
+    seen, held = read(60, {}), read(40, more)
+    places = {name: n for n, name in enumerate(sorted({row["user"] for row in seen}))}
+    own = {name: n for n, name in enumerate(sorted({row["user"] for row in held}))}
+    inside = torch.tensor([[row["age"], places[row["user"]]] for row in seen])
+    numbers = places if alike else own
+    asked = torch.tensor([[row["age"], numbers[row["user"]]] for row in held])
+    model = Second(60)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(inside[torch.randperm(len(inside))[:32]]).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(asked)
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "numberings"]
+    assert [probe.label for probe in probes] == [".user"] * found

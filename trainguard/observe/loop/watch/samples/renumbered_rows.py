@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from trainguard.observe.tools.user_line import caller
 _LOOKS = 4  # evaluations
 _LEAST, _LARGEST = 8, 2**17  # names, and rows of a column
 _COLUMNS = 64
+_WIDEST = 16  # columns of a table
 _REACHED = 0.8  # of the rows of an embedding, that the highest number is
 
 Column = np.ndarray[Any, Any]
@@ -60,7 +62,8 @@ class RenumberedRows(Watcher):
             tables = (part for part in module.modules() if isinstance(part, nn.Embedding))
             self._rows[module] = {int(table.num_embeddings) for table in tables}
         rows = self._rows[module]
-        given = [array_of(each.detach()) for each in inputs if rows and _is_column(each)]
+        tensors = [each for each in inputs if rows and isinstance(each, torch.Tensor)]
+        given = [part for each in tensors for _, part in _split(each)]
         if given:
             self._looks += 1
             self._look(given, rows, caller(3))
@@ -108,15 +111,47 @@ def _is_column(value: Any) -> bool:
 
 
 def _find_columns() -> Iterator[_Named]:
-    """Yield columns in the user's variables, and in objects that these hold."""
+    """Yield columns in the user's variables, and in objects and lists of rows that these hold."""
     left = _COLUMNS
     for name, key, values in find_owners():
+        owner = key if isinstance(key, int) and name else 0
+        kind = ",".join(map(str, values)) if owner else ""
         for field, value in values.items():
-            if left and _is_column(value) and len(value) <= _LARGEST:
+            rows = _are_rows(value)
+            columns = _read_rows(value) if rows else _split(value)
+            for own, column in islice(columns, left):
                 left -= 1
-                here = array_of(value.detach()) if isinstance(value, torch.Tensor) else value
-                owner = key if isinstance(key, int) and name else 0
-                yield _Named(owner, ",".join(map(str, values)) if owner else "", str(field), here)
+                if rows:
+                    yield _Named(id(value), ",".join(map(str, value[0])), own, column)
+                else:
+                    yield _Named(owner, kind, f"{field}{own}", column)
+
+
+def _split(value: Any) -> Iterator[tuple[str, Column]]:
+    """Yield a column of whole numbers or names, or those of a table, with what to call it by."""
+    if not isinstance(value, torch.Tensor | np.ndarray) or len(value.shape) != 2:
+        columns = [("", value)]
+    else:
+        several = 1 < value.shape[1] <= _WIDEST
+        columns = [(f"[:, {n}]", value[:, n]) for n in range(value.shape[1] if several else 0)]
+    for name, column in columns:
+        if _is_column(column) and len(column) <= _LARGEST:
+            here = array_of(column.detach()) if isinstance(column, torch.Tensor) else column
+            yield name, here
+
+
+def _are_rows(value: Any) -> bool:
+    """Say whether something is a list of rows, each a name or a number for each of its columns."""
+    if type(value) is not list or not _LEAST <= len(value) <= _LARGEST:
+        return False
+    return all(type(row) is dict and row.keys() == value[0].keys() for row in value)
+
+
+def _read_rows(rows: list[dict[Any, Any]]) -> Iterator[tuple[str, Column]]:
+    """Yield the columns of some rows that have names."""
+    for key, first in rows[0].items():
+        if type(first) is str and all(type(row[key]) is str for row in rows):
+            yield str(key), np.array([row[key] for row in rows])
 
 
 def _is_part(part: Column, whole: Column) -> bool:
