@@ -226,7 +226,8 @@ class Probe(Event):
         of all), "deviation" (how often what a likelihood takes for a variance, the label, is a
         deviation elsewhere), "left in a buffer" (samples that a stream had read and ended without
         serving, and those served), "own target" (calls of a loss function in evaluations, the
-        label, that compare two outputs of one pass, of all).
+        label, that compare two outputs of one pass, of all), "narrow negatives" (the items that
+        are drawn as such, of all in the table).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -195,6 +195,7 @@ def mixtures_keep_their_labels(trace: Trace[Event]) -> Iterator[Finding]:
     evidence=either(
         has_probe("drawn negatives", "no scores of pairs were pushed one way"),
         has_probe("repeated candidates", "-"),
+        has_probe("narrow negatives", "-"),
     ),
 )
 def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
@@ -206,7 +207,8 @@ def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
         in another call of the first 512 steps. Broken from 0.1 (limit) on; a note from a third of
         that. Of a cross-entropy over all pairs of a batch, of 16 to 1024: in how many rows the
         partner stands in another column, too, which has the same score in all rows. Broken from a
-        half on; a note from a tenth.
+        half on; a note from a tenth. And whether the items that are pushed down are all those below
+        a number, which another table of the module has as rows, while others are pushed up alone.
     Allows: positives of which some come again before the others have come once, as counts of words
         that stand together; fewer than 256 negatives; what a sparse table has by chance; columns
         that a mask leaves out of such a row; tables most of whose columns are alike.
@@ -218,6 +220,7 @@ def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
         tensorflow/recommenders, `remove_accidental_hits` of its retrieval task.
     """
     yield from _find_repeated(trace)
+    yield from _find_narrow(trace)
     least = trace.limit("negatives_are_no_positives", _KNOWN_POSITIVES)
     for probe in events(trace, Probe):
         if probe.probe == "drawn negatives" and probe.measured >= least / 3:
@@ -229,6 +232,22 @@ def negatives_are_no_positives(trace: Trace[Event]) -> Iterator[Finding]:
                 "below " + percent(least),
                 why="draw again where a pair is known, as `while (user, item) in seen` does",
                 rank=Rank.BROKEN if probe.measured >= least else Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
+
+
+def _find_narrow(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield models whose negatives are drawn from a range that is that of something else."""
+    for probe in events(trace, Probe):
+        if probe.probe == "narrow negatives":
+            yield Finding(
+                f"`{trace.subject}` never draws some items as negatives",
+                f"scores of {probe.label}",
+                integer(probe.measured, "items") + ", which is how many rows another table has",
+                integer(probe.reference, "items"),
+                why="perhaps they are drawn by the number of users: what is never pushed down rises"
+                " above the rest",
                 event=probe,
                 source=probe.source,
             )

@@ -144,3 +144,34 @@ def test_what_is_not_liked_is_judged() -> None:
 def test_what_cannot_be_told(options) -> None:
     """Counts of what stands together, a few pairs, and scores that are pushed either way."""
     assert looks(**options) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("below", "epochs", "items", "found"),
+    [
+        (20, 16, 30, [(20, 30)]),
+        (20, 2, 30, []),
+        (18, 16, 30, []),
+        (30, 16, 30, []),
+        (20, 16, 20, []),
+        (-20, 16, 30, []),
+    ],
+    ids=["users", "few", "popular", "all", "as many", "some"],
+)
+def test_a_range_of_something_else(below: int, epochs: int, items: int, found: list) -> None:
+    """As many items as there are users, and all of these, often enough."""
+    torch.manual_seed(0)
+    net = Scores()
+    net.items = nn.Embedding(items, 4)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for batch in pairs_in_order(epochs):
+            user, item = batch.T
+            other = torch.randint(0, abs(below), (len(user), 4))
+            other = other if below > 0 else other | 1  # the odd ones, the last one among them
+            optimizer.zero_grad()
+            ranked(*apart(net, user, item % items, other)).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    seen = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "narrow negatives"]
+    assert [(probe.measured, probe.reference) for probe in seen] == found

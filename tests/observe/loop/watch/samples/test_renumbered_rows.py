@@ -129,6 +129,7 @@ def test_rows_and_tables(alike: bool, more: dict[str, str], found: bool) -> None
     numbers = places if alike else own
     asked = torch.tensor([[row["age"], numbers[row["user"]]] for row in held])
     model = Second(60)
+    unlike = [{place: "a"} for place in range(20)]
     with Recorder("x") as recorder:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(4):
@@ -137,6 +138,7 @@ def test_rows_and_tables(alike: bool, more: dict[str, str], found: bool) -> None
             optimizer.step()
         with torch.no_grad():
             model(asked)
+    assert len(unlike) == 20
     assert "faults" not in recorder.trace.conditions
     probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "numberings"]
     assert [probe.label for probe in probes] == [".user"] * found

@@ -21,7 +21,13 @@ _TRIES = 4  # calls with gradients, before a run that scores no pairs is left al
 _SIDES = 3  # numbers of a pair, or of a triple, at most
 _EACH_ONCE = 0.9  # of all that is pushed up, before any of it comes again: last batches are dropped
 _LEAST = 256  # pairs that are pushed down
+_DRAWS = 16  # of each item, in the mean: that one of all never comes is one in millions
+_BEYOND = 0.05  # of the items that are pushed up
+_NONE = np.empty(0, np.int64)
 _INTEGERS = (torch.int64, torch.int32)
+
+
+Items = np.ndarray[Any, Any]
 
 
 class DrawnNegatives(Watcher):
@@ -30,16 +36,19 @@ class DrawnNegatives(Watcher):
 
     measured: the share of the pairs pushed down that are pushed up in other calls, of which each
     comes once before any comes again, as facts do and counts of words do not; reference: how many
-    were pushed down.
+    were pushed down. And "narrow negatives": the items that are pushed down are just as many as
+    another table of the module has rows, as measured, and fewer than there are, as reference.
     """
 
-    makes = ("Probe:drawn negatives",)
+    makes = ("Probe:drawn negatives", "Probe:narrow negatives")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._calls = self._scored = 0
         self._up: list[Hashes] = []
         self._down: list[Hashes] = []
+        self._items = {True: _NONE, False: _NONE}  # that are pushed up, and down
+        self._tables: set[int] = set()  # rows of the embeddings
         self._is_mixed = False  # whether a call pushed its scores both ways
         self._label = self._source = ""
 
@@ -58,12 +67,16 @@ class DrawnNegatives(Watcher):
                 self._scored += 1
                 self._label = self._label or forward.module
                 self._source = self._source or forward.source
-                self._listen(scores, hashes_of_rows(pairs))
+                tables = (part for part in module.modules() if isinstance(part, nn.Embedding))
+                self._tables = self._tables or {int(table.num_embeddings) for table in tables}
+                items = np.array(array_of(pairs[:, -1]))
+                self._listen(scores, hashes_of_rows(pairs), items)
 
     def finish(self) -> Iterable[Event]:
         """Compare both kinds."""
         if self._is_mixed or not (self._up and self._down):
             return
+        yield from self._find_narrow()
         pushed_up, down = np.concatenate(self._up), np.concatenate(self._down)
         known, first = np.unique(pushed_up, return_index=True)
         again = np.setdiff1d(np.arange(len(pushed_up)), first)
@@ -76,17 +89,31 @@ class DrawnNegatives(Watcher):
                 "drawn negatives", share, len(down), label=self._label, source=self._source
             )
 
-    def _listen(self, scores: torch.Tensor, pairs: Hashes) -> None:
+    def _find_narrow(self) -> Iterable[Event]:
+        """Yield that items are drawn from among as many as there are of something else."""
+        up, down = self._items[True], self._items[False]
+        drawn, most = int(down.max()) + 1, int(up.max()) + 1
+        rows = min((size for size in self._tables if size >= most), default=0)
+        # All of them were drawn, so that many more draws have met none beyond.
+        every = len(down) == drawn and sum(map(len, self._down)) >= _DRAWS * drawn
+        if rows and every:
+            self.looked.add("narrow negatives")
+            beyond = int((up >= drawn).sum())
+            if drawn in self._tables - {rows} and beyond >= _BEYOND * len(up):
+                place = {"label": self._label, "source": self._source}
+                yield make_probe("narrow negatives", drawn, rows, **place)
+
+    def _listen(self, scores: torch.Tensor, pairs: Hashes, items: Items) -> None:
         """Ask scores to tell which way they are pulled."""
 
         def on_gradient(gradient: torch.Tensor) -> None:
             """Look at it, and change nothing."""
-            self._look(gradient, pairs)
+            self._look(gradient, pairs, items)
 
         scores.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
     @shielded
-    def _look(self, gradient: torch.Tensor, pairs: Hashes) -> None:
+    def _look(self, gradient: torch.Tensor, pairs: Hashes, items: Items) -> None:
         """Take down the pairs whose scores are pulled, where all go one way."""
         if self._is_mixed or not self.recorder.patches.live:
             return
@@ -99,6 +126,8 @@ class DrawnNegatives(Watcher):
             for kept, found in ((self._up, signs < 0), (self._down, signs > 0)):
                 if found.any() and sum(map(len, kept)) < _MOST:
                     kept.append(np.unique(pairs[found]))
+                    way = kept is self._up
+                    self._items[way] = np.union1d(self._items[way], items[found])
 
 
 def _pairs_of(inputs: Any, output: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
