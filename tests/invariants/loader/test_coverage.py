@@ -205,3 +205,22 @@ def test_each_worker_of_a_stream_ends_with_a_short_batch() -> None:
     told = epoch(ALL[:39], kind="stream", workers=2)[-1]
     assert judged(LAST, [*two, told], **{"batch:train": 4}) == []
     assert ranks(LAST, [*three, told], **{"batch:train": 4}) == ["broken"]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "found"),
+    [
+        (range(40), range(20), ["note"]),
+        (range(40), range(35, 55), []),
+        ([n % 5 for n in range(40)], range(5), []),
+        (range(40), [n % 7 for n in range(20)], []),
+        (range(40), range(5), []),
+        (range(40), (), []),
+    ],
+)
+def test_other_samples_with_the_same_labels(train: list, val: list, found: list[str]) -> None:
+    """Labels that name a sample, and stand in two splits, are noted; classes are not."""
+    count = len(val) or 20
+    events = epoch(ALL, labels=list(train))
+    events += epoch(range(100, 100 + count), split="val", labels=list(val))
+    assert ranks(SHARED, events) == found

@@ -9,9 +9,12 @@ import pytest
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Plain
 from trainguard.events.log import LogPart
-from trainguard.events.loop import Evaluation, Step
+from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.log.evaluations import validation_loss_is_possible
+from trainguard.invariants.log.evaluations import (
+    validation_follows_training,
+    validation_loss_is_possible,
+)
 from trainguard.invariants.log.losses import logged_loss_beats_chance
 from trainguard.invariants.log.rates import rate_follows_one_schedule
 from trainguard.invariants.log.resuming import loss_continues_after_resume
@@ -123,3 +126,12 @@ def test_a_validation_loss_that_cannot_be(
     told = [replace(one, step=n, clock=n) for n in range(0, 40, 4)]
     found = [*validation_loss_is_possible(Trace("run", (*steps, *told), {}, promises))]
     assert [finding.rank for finding in found] == ([rank] if rank else [])
+
+
+@pytest.mark.parametrize(("value", "found"), [(0.5, 1), (1.0, 0), (100.0, 0), (0.999, 1)])
+def test_a_metric_that_stands_at_its_best_is_no_frozen_one(value: float, found: int) -> None:
+    """An accuracy of an easy part of the task is 1 in all evaluations; one of 0.5 is not."""
+    steps = [Step(step=n, loss=2.0 - n / 40, losses=(2.0 - n / 40,)) for n in range(40)]
+    said = [Logged(step=n, clock=n, name="speaker_acc", value=value) for n in range(0, 40, 4)]
+    judged = [*validation_follows_training(Trace("run", (*steps, *said), {}, {}))]
+    assert len(judged) == found

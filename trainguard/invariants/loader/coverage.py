@@ -13,6 +13,7 @@ from trainguard.invariants.loader.wording import EpochPass, Split, each_case, ea
 from trainguard.invariants.loop.wording import percent
 
 _LEAST = 8  # different samples from which on their repetition is no accident
+_MOST = 0.5  # of the labels; even transcripts that some speakers share are fewer
 _ENOUGH = 100  # samples from which on draws with replacement have a spread of their own
 
 
@@ -200,7 +201,9 @@ def splits_are_disjoint(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: splits that are both called train...; fingerprints shared no more often than twice the
         share of samples repeated inside the first split, as with few and discrete features. Less
         than 1 % (limit: a share) is a note, as for the equal pictures of well-known datasets.
-    Misses: samples that are cut or augmented differently; windows that overlap; the same patient.
+        Labels that are as good as different for each sample, and shared, are a note.
+    Misses: samples that are cut or augmented differently, whose labels are few or not known;
+        windows that overlap; the same patient.
     Why: metrics on what was trained on are better than anything that comes later.
     Source: scikit-learn's documentation, common pitfalls: data leakage.
     """
@@ -209,7 +212,8 @@ def splits_are_disjoint(trace: Trace[Event]) -> Iterator[Finding]:
         for place, one in enumerate(splits):
             for other in splits[place + 1 :]:
                 if not (one.trains and other.trains):
-                    yield from _find_overlap(trace, one, other, allowed)
+                    shared = list(_find_overlap(trace, one, other, allowed))
+                    yield from shared or _find_shared_labels(one, other)
 
 
 def _find_overlap(
@@ -239,6 +243,24 @@ def _find_overlap(
         rank=Rank.BROKEN if based or (share > allowed and len(common) > 1) else Rank.NOTE,
         event=second.epoch,
     )
+
+
+def _find_shared_labels(one: Split, other: Split) -> Iterator[Finding]:
+    """Yield a note where other samples of two splits have labels that hardly two samples share."""
+    mine, theirs = (Counter(split.first.labels) for split in (one, other))
+    common = {label for label in mine.keys() & theirs.keys() if mine[label] == theirs[label] == 1}
+    told = all(b.labels for split in (one, other) for b in split.first.batches)
+    few = any(len(c) < max(_LEAST, 0.9 * c.total()) for c in (mine, theirs))
+    share = len(common) / max(1, min(len(mine), len(theirs)))
+    if told and not few and share > _MOST:
+        yield note(
+            f"two splits of `{one.trace.subject}` share the labels of their samples",
+            f"splits {one.name!r} and {other.name!r}",
+            percent(share) + f" of {len(theirs)} labels",
+            percent(_MOST) + ", as hardly two samples of one split have the same label",
+            why="perhaps the samples are the same, and augmented: switch that off, and try again",
+            event=other.first.epoch,
+        )
 
 
 def _count_samples(split: Split, based: bool) -> Counter[int]:

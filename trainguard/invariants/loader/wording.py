@@ -25,6 +25,11 @@ class EpochPass:
         return [print_ for batch in self.batches for print_ in batch.prints]
 
     @cached_property
+    def labels(self) -> list[int]:
+        """The fingerprints of the labels of all samples; empty where none are known."""
+        return [label for batch in self.batches for label in batch.labels]
+
+    @cached_property
     def indices(self) -> list[int]:
         """The indices that the sampler drew; empty unless it is known of each batch."""
         if not all(batch.indices for batch in self.batches):

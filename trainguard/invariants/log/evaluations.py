@@ -20,6 +20,7 @@ _LEARNED = 0.9  # of the training loss at its beginning
 _OVERFITTED = 1.1  # times the best validation loss
 _SAME = 1e-7  # of a value: float32 has no finer digits
 _ALL = 1.0
+_BEST = {1.0, 100.0}  # of what is a share
 _FAR_BELOW = 0.1  # of the training loss: dropout, mixup and smoothing raise it by less
 
 
@@ -40,8 +41,9 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: validation losses and metrics with 5 values or more, in logs whose training loss falls
         by a tenth: values that are all the same; a validation loss that ends above 1.1 times
         (limit) its best while the training loss falls on.
-    Allows: validation losses of zero, which have a judgement of their own. What is found is a note.
-    Misses: a metric that moves and measures the wrong thing.
+    Allows: validation losses of zero, which have a judgement of their own; metrics that are 1 or
+        100 in all evaluations, as that of an easy part of the task. What is found is a note.
+    Misses: a metric that moves and measures the wrong thing, or compares a thing with itself.
     Why: a metric that stands still is measured on another model, or on no data; past its best step
         a model learns its samples by heart.
     Source: keras-team/keras issue 12863; Prechelt, Early Stopping - But When? (1998).
@@ -56,6 +58,8 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
         if len(known) < _FEW:
             continue
         numbers = [value for _, value in known]
+        if not isinstance(values, _LoggedLosses) and {*numbers} <= _BEST:
+            continue
         if learned and max(numbers) - min(numbers) <= _SAME * abs(numbers[0]) and any(numbers):
             yield note(
                 f"an evaluation of `{trace.subject}` never changes while the training loss falls",

@@ -18,6 +18,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from trainguard.observe.loader.ends import Ends
 from trainguard.observe.tools.arrays import array_of
 
 _DEEP = 12
@@ -107,9 +108,16 @@ def reading(exact: bool) -> Iterator[Reading]:
         _reading.reset(token)
 
 
-def row_prints(values: Sequence[Any], size: int) -> tuple[int, ...]:
-    """Return a fingerprint for each of `size` samples, over fields whose first axis they are."""
-    each = [_field_prints(value) for value in values]
+def row_prints(
+    values: Sequence[Any], size: int, ends: Sequence[Ends | None] = ()
+) -> tuple[int, ...]:
+    """
+    Return a fingerprint for each of `size` samples, over fields whose first axis they are.
+
+    What fills rows up to the longest of their batch is left out where `ends` says how.
+    """
+    ends = ends or [None] * len(values)
+    each = [_field_prints(value, end) for value, end in zip(values, ends, strict=True)]
     each = [prints for prints in each if len(prints) == size]
     if not each:
         return ()
@@ -134,7 +142,7 @@ def one_print(value: Any) -> int:
         return hash(repr(value))
 
 
-def _field_prints(value: Any) -> list[int]:
+def _field_prints(value: Any, ends: Ends | None) -> list[int]:
     """Return the fingerprints of the rows of one field."""
     if isinstance(value, torch.Tensor):
         value = _array(value)
@@ -145,13 +153,24 @@ def _field_prints(value: Any) -> list[int]:
     if value.ndim == 1 and value.dtype.kind in "iu":
         numbers: list[int] = value.tolist()
         return numbers
+    value, kept = ends.trim(value) if ends else (value, [])
     flat = np.ascontiguousarray(value).reshape(len(value), -1).view(np.uint8)
     how = _reading.get() or Reading(exact=True)
+    if kept:
+        return [_row_print(row[:own], how) for row, own in zip(flat, kept, strict=True)]
     if flat.shape[1] > _WHOLE and not how.exact:
         how.partial = True
         flat = _gather(flat)
     width, data = flat.shape[1], flat.tobytes()
     return [hash(data[i : i + width]) for i in range(0, len(data), width)] if width else []
+
+
+def _row_print(row: Any, how: Reading) -> int:
+    """Return the fingerprint of the bytes of one row, the same that it has among others."""
+    if len(row) > _WHOLE and not how.exact:
+        how.partial = True
+        row = _gather(row[None])
+    return hash(row.tobytes())
 
 
 def _gather(flat: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from trainguard.core.errors import SubjectError, did_you_mean
+from trainguard.observe.loader.ends import Ends
 from trainguard.observe.loader.fields import array, name_fields, rows, tensor
 from trainguard.observe.loader.fingerprints import one_print, row_prints
 from trainguard.observe.loader.splits import is_train
@@ -32,12 +33,14 @@ class Layout:
     roles: {field: "input", "label", "mask", "reset" or "other"}.
     domains: the declared domains by the paths at which they were found.
     single: whether each item is one sample rather than a batch.
+    ends: {field: where its rows end}, of what was read so far.
     """
 
     split: str
     roles: dict[str, str] = field(default_factory=dict)
     domains: dict[str, Domain] = field(default_factory=dict)
     single: bool = False
+    ends: dict[str, Ends] = field(default_factory=dict)
 
     @property
     def has_sequence(self) -> bool:
@@ -85,6 +88,14 @@ class Layout:
             return 1 if value.ndim > 1 else None
         words = [word for word in domain.shape or () if word != BATCH]
         return words.index(SEQUENCE) + 1 if SEQUENCE in words else None
+
+    def end(self, name: str) -> Ends:
+        """Return where the rows of a field end; its sequence may be declared."""
+        if name not in self.ends:
+            domain = self.domains.get(name)
+            words = [word for word in (domain and domain.shape) or () if word != BATCH]
+            self.ends[name] = Ends(words.index(SEQUENCE) + 1 if SEQUENCE in words else None)
+        return self.ends[name]
 
 
 @dataclass
@@ -139,7 +150,7 @@ class ReadBatch:
         values = [self.fields[n] if (a := self.array(n)) is None else a for n in names]
         if self.layout.single:
             return (hash(tuple(one_print(value) for value in values)),) if values else ()
-        return row_prints(values, self.size)
+        return row_prints(values, self.size, [self.layout.end(name) for name in names])
 
 
 def read(batch: Any, layout: Layout, index: int) -> ReadBatch:

@@ -13,6 +13,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Epoch
 from trainguard.observe.loader.chunks import ChunkSeams
+from trainguard.observe.loader.ends import Ends
 from trainguard.observe.loader.fingerprints import reading
 from trainguard.observe.loader.iterate import (
     base_indices,
@@ -58,6 +59,7 @@ class Scan:
     split: str
     case: int
     bases: dict[int, Any]
+    ends: dict[str, Ends]  # what was learned of the fields when the split was looked through before
     layout: Layout | None = None
     watchers: list[BatchWatcher] = field(default_factory=list)
     first: list[Batch] = field(default_factory=list)  # the first epoch
@@ -67,6 +69,7 @@ class Scan:
         """Read a batch; the first one says what is what."""
         if self.layout is None:
             self.layout = laid_out(self.loaders.subject, self.split, raw)
+            self.layout.ends = self.ends
             self.watchers = [Values(self.layout, self.case)]
             if self.layout.has_sequence:
                 self.watchers.append(PaddingWatcher(self.layout, self.case))
@@ -89,13 +92,16 @@ def scan(loaders: Loaders, case: int) -> Iterator[Event]:
     at, as long as nothing in it is other than it should be.
 
     Long samples are told apart by a part of each. Where two of them seem to be the same, all is
-    looked through once more, and each sample read as a whole.
+    looked through once more, and each sample read as a whole. So is all where it was seen only on
+    the way where the samples of a field end.
     """
+    ends: dict[str, dict[str, Ends]] = {}
     with reading(exact=False) as how:
-        events = tuple(_looked_through(loaders, case))
-    if how.partial and _some_alike(events):
-        with reading(exact=True):
-            events = tuple(_looked_through(loaders, case))
+        events = tuple(_looked_through(loaders, case, ends))
+    exact = how.partial and _some_alike(events)
+    if exact or any(end.changed for fields in ends.values() for end in fields.values()):
+        with reading(exact):
+            events = tuple(_looked_through(loaders, case, ends))
     yield from events
 
 
@@ -114,7 +120,9 @@ def _some_alike(events: Iterable[Event]) -> bool:
     return False
 
 
-def _looked_through(loaders: Loaders, case: int) -> Iterator[Event]:
+def _looked_through(
+    loaders: Loaders, case: int, ends: dict[str, dict[str, Ends]]
+) -> Iterator[Event]:
     """Look through all splits once."""
     made = loaders.make()
     seconds = _SHARE * loaders.subject.timeout / (_EPOCHS * len(made))
@@ -122,7 +130,8 @@ def _looked_through(loaders: Loaders, case: int) -> Iterator[Event]:
     with keep_state(made):
         for split, loader in made.items():
             try:
-                yield from _scan_split(Scan(loaders, split, case, bases), loader, seconds)
+                known = ends.setdefault(split, {})
+                yield from _scan_split(Scan(loaders, split, case, bases, known), loader, seconds)
             finally:
                 with hold_alarm():
                     shut(None, loader)

@@ -1,0 +1,103 @@
+"""Padding is no part of a sample: its fingerprint is the same among longer and shorter ones."""
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+from tests.observe.loader.probed import probed
+from trainguard.events.base import Event
+from trainguard.events.loader import Batch
+from trainguard.observe.loader.ends import Ends
+from trainguard.observe.loader.fingerprints import reading, row_prints
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=4, max_size=12),
+    filler=st.sampled_from([0, -100, 7]),
+    width=st.sampled_from([(), (3,)]),
+)
+def test_rows_are_the_same_in_any_company(lengths: list, filler: int, width: tuple) -> None:
+    """Alone, in a batch of two or of all, samples have one fingerprint each."""
+    drawn = torch.Generator().manual_seed(0)
+    rows = [torch.randint(8, 99, (length, *width), generator=drawn) for length in lengths]
+    all_ends = Ends()
+    padded = pad_sequence(rows, batch_first=True, padding_value=filler)
+    # A filler that is no zero is told by two lengths or more of what it fills up.
+    assume(filler == 0 or len(set(lengths)) > 2)
+    together = row_prints([padded], len(rows), [all_ends])
+    for row, among in zip(rows, together, strict=True):
+        alone = row_prints([row[None]], 1, [Ends()])[0]
+        assert alone == among
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_long_rows_are_read_in_part_alike(exact: bool) -> None:
+    """What is read of a long row depends on its own length alone."""
+    rows = [torch.randn(n, 40, generator=torch.Generator().manual_seed(n)) for n in (200, 90, 64)]
+    with reading(exact) as how:
+        among = row_prints([pad_sequence(rows, batch_first=True)], 3, [Ends()])
+        alone = [row_prints([row[None]], 1, [Ends()])[0] for row in rows]
+    assert list(among) == alone
+    assert how.partial is not exact
+
+
+def test_images_are_told_apart_by_all_that_they_hold() -> None:
+    """Rows of one length that end alike are cut alike, and stay different."""
+    images = torch.zeros(50, 8, 8)
+    images[torch.arange(50), torch.arange(50) // 8, torch.arange(50) % 8] = 1.0
+    assert len(set(row_prints([images], 50, [Ends()]))) == 50
+
+
+class Padded(Dataset):
+    """Spectrograms of 60 utterances, with the frames along the last axis."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return 60
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """Return the frames of one utterance, first."""
+        drawn = torch.Generator().manual_seed(index)
+        return torch.rand(5 + index % 11, 4, 3, generator=drawn)
+
+
+def collate(items: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Pad with a value that is no zero."""
+    audio = pad_sequence(items, batch_first=True, padding_value=-4.0)
+    return {"audio": audio.movedim(1, -1)}
+
+
+def loaders() -> dict[str, DataLoader]:
+    """Make the loaders of a training that is shuffled."""
+    drawn = torch.Generator().manual_seed(1)
+    return {"train": DataLoader(Padded(), 6, shuffle=True, collate_fn=collate, generator=drawn)}
+
+
+def test_an_axis_that_is_learned_late_holds_for_the_first_batch_too() -> None:
+    """All is looked through again where batches were read before their padding was known."""
+    batches = [e for e in probed("scan", loaders) if isinstance(e, Batch)]
+    epochs = [{p for b in batches if b.epoch == number for p in b.prints} for number in (0, 1)]
+    assert len(epochs[0]) == 60
+    assert epochs[0] == epochs[1]
+
+
+def test_samples_of_two_splits_are_the_same_where_they_are_padded_differently() -> None:
+    """What is held out and learned from too is found at any length of the batch."""
+
+    def overlapping() -> dict[str, DataLoader]:
+        """Make two loaders of the same utterances."""
+        train = loaders()["train"]
+        return {"train": train, "val": DataLoader(Padded(), 7, collate_fn=collate)}
+
+    batches = [e for e in probed("scan", overlapping, splits=("train", "val")) if of_first(e)]
+    train, val = ({p for b in batches if b.split == s for p in b.prints} for s in ("train", "val"))
+    assert len(train) == 60
+    assert train == val
+
+
+def of_first(event: Event) -> bool:
+    """Say whether an event is a batch of a first epoch."""
+    return isinstance(event, Batch) and event.epoch == 0
