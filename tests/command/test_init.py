@@ -257,6 +257,11 @@ def test_a_file_that_is_there_is_kept(project) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "guard_train.py is there already. Move it away, or edit it instead.\n"
     assert (project / "guard_train.py").read_text() == "mine"
+    (project / "guard_train.py").unlink()
+    done = command(project, *WORDS)
+    again = "`trainguard init --write --steps 20 train.py --lr 0.01` writes this too"
+    assert again in done.stdout
+    (project / "guard_train.py").write_text("mine")
     done = command(project, "init", "--write", *WORDS[1:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("guard_train.py is there already.\n\npyproject.toml has now:\n")

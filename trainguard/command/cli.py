@@ -183,7 +183,11 @@ def run_script(
 def compare_sides(
     a: Annotated[
         str,
-        typer.Argument(help="A script with arguments, file.py::loop, trace or log.", metavar="A"),
+        typer.Argument(
+            help="A script with arguments (a module: 'python -m NAME'), file.py::loop, trace or"
+            " log.",
+            metavar="A",
+        ),
     ],
     b: Annotated[
         str, typer.Argument(help="The same, of what is meant to be no worse.", metavar="B")

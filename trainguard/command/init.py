@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
@@ -93,7 +94,9 @@ def write_guards(
         if file.exists() and not write:
             raise DeclarationError(f"{there} Move it away, or edit it instead.")
         told = [there] if file.exists() else _write_guard(file, subject, _observe(subject))
-        told += ["", project.write() if write else project.offer(script)]
+        options = ["-m"] * module + ["--steps", str(steps)] * (steps != _STEPS)
+        command = shlex.join([*options, script, *(args or ())])
+        told += ["", project.write() if write else project.offer(command)]
         well = say("\n".join(told).rstrip(), sys.stdout, sys.stderr)
         raise typer.Exit(CLEAN if well else USAGE)
 

@@ -1,12 +1,14 @@
 """Options that several commands have alike: what is judged, what is excused, what is written."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from trainguard.core.catalogue import catalogue, check_globs
-from trainguard.core.errors import DeclarationError
+from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.files import check_installed, check_writable
 from trainguard.core.settings import Settings, find_settings
 from trainguard.report.formats.table import FORMATS, split_format
@@ -58,6 +60,23 @@ def name_only(subject: _Given) -> _Given:
     """Return a subject of a command line, which no file declares: it is told of by its name."""
     object.__setattr__(subject, "file", "")
     return subject
+
+
+def file_of_module(name: str) -> Path:
+    """
+    Return the file that `python -m name` runs, which is not imported for that.
+
+    Raises DeclarationError where there is none below the working directory, src, or what is
+    imported from.
+    """
+    parts = name.split(".")
+    for folder in (Path.cwd(), Path("src").absolute(), *map(Path, filter(None, sys.path))):
+        path = folder.joinpath(*parts)
+        for file in (path / "__main__.py", path.with_name(f"{path.name}.py")):
+            if file.is_file():
+                return file
+    near = [str(p.with_suffix("")).replace(os.sep, ".") for p in Path(*parts[:-1]).glob("*.py")]
+    raise DeclarationError(f"There is no module {name!r} to run.{did_you_mean(name, near)}")
 
 
 def split_globs(words: Words) -> tuple[str, ...]:

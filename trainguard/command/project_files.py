@@ -25,14 +25,18 @@ class ProjectFiles:
     table: dict[str, Any]
     steps: str
 
-    def offer(self, script: str = "SCRIPT") -> str:
-        """Return what `--write` would write for a script; nothing where all of it is there."""
+    def offer(self, command: str = "SCRIPT") -> str:
+        """
+        Return what `--write` would write; nothing where all of it is there.
+
+        command: what `trainguard init` was given, to be repeated.
+        """
         lines = []
         if "trainguard" not in self.table.get("tool", {}):
             lines += [f"{_OPTIONAL}:", "", SETTINGS]
         if not self.workflow.exists():
             lines += [f"For {_WORKFLOW.as_posix()}, on GitHub:", "", self.steps]
-        how = f"`trainguard init --write {script}` writes this too (--write before SCRIPT)."
+        how = f"`trainguard init --write {command}` writes this too (--write before SCRIPT)."
         return "\n".join([*lines, how]) if lines else ""
 
     def write(self) -> str:

@@ -43,7 +43,8 @@ class Model(Subject):
     initial_loss, classes: the loss before training; `classes=65` promises ln(65).
     initial_range: (low, high) of all outputs before training, or {output: (low, high)}.
     causal: the dimension along which an output depends on no later input.
-    padding: the input that marks padding; what is padded influences nothing that is not.
+    padding: the input that marks padding, a mask or the lengths of the samples; what is padded
+        influences nothing that is not.
     longer: {dimension: size}, larger than those trained with, that must work too.
     checkpoint: `checkpoint(model)` switches activation checkpointing on.
     frozen, unused: globs of parameters that are not trained, or get no gradient, on purpose.

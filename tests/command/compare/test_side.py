@@ -26,6 +26,18 @@ def test_a_script_with_its_arguments(folder) -> None:
     assert side("my train.py").words == ("my train.py",)
 
 
+def test_a_module(folder) -> None:
+    """As python runs it; what is there is the file that it is in."""
+    (folder / "package").mkdir()
+    (folder / "package" / "__main__.py").touch()
+    (folder / "package" / "fit.py").touch()
+    assert side("python -m package.fit --lr 1").files == (folder / "package" / "fit.py",)
+    assert side("python3 -m package").words == ("-m", "package")
+    assert side("python train.py 1").words == ("train.py", "1")
+    with pytest.raises(DeclarationError, match=r"no module 'package.fti' .* 'package.fit'"):
+        side("python -m package.fti")
+
+
 @pytest.mark.parametrize("name", ["train", "loop"])
 def test_a_loop(folder, name) -> None:
     """A declared loop, or a function that trains."""

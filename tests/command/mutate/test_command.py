@@ -217,6 +217,18 @@ def test_arguments_of_the_script(project, tmp_path) -> None:
     assert "1 mistake in train.py: 1 noticed, 0 not" in done.stdout
 
 
+def test_a_module_is_run_by_its_name(project) -> None:
+    """Mistakes are planted in its file, and what would notice them declares it as a module."""
+    (project / "train.py").rename(project / "circles" / "train.py")
+    words = ("-m", "circles.train", "--operators", "zero_grad_dropped,rate_over_100")
+    done = command(project, "mutate", *words)
+    assert done.stderr == ""
+    assert "circles/train.py" in done.stdout
+    lost = command(project, "mutate", "-m", "circles.trian")
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert "no module 'circles.trian' to run. Did you mean 'circles.train'?" in lost.stderr
+
+
 def test_the_page_shows_what_happens(tmp_path, monkeypatch) -> None:
     """The example of the documentation, with its output."""
     page = (ROOT / "docs" / "mutate.md").read_text(encoding="utf-8")

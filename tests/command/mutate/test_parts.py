@@ -175,6 +175,9 @@ def test_the_report() -> None:
     assert "harm      ends worse" in other
     assert "harm      1 of 1 unnoticed end worse" in other
     assert "    -o.zero_grad()\n    +pass" in text
+    long = replace(results[1], title="Gradients " + "are never cleared and " * 8 + "add up.")
+    text_of_long = render_survey(replace(survey, results=(long,)))
+    assert "cleared and add up.\n    -o.zero_grad()\n    +pass\n  at " in text_of_long
     assert "notices   tg.Script(\"train.py\")" in text  # fmt: skip
     assert "noted     loss_falls: a note, which fails with --strict" in text
     assert "2 mistakes in train.py: 1 noticed, 1 not\n3 of 64 operators apply" in text

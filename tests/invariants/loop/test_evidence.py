@@ -52,6 +52,10 @@ def test_a_question_that_was_given_up_says_why() -> None:
     assert missing(trace()) == "nothing was edited"
     spent = WhatIf(question="nothing edited", outcome="given up", reason="the time was spent")
     assert missing(trace(spent)) == "no step could be asked: the time was spent"
+    other = WhatIf(question="other rates", outcome="given up", reason="it calls os.mkdir")
+    assert missing(trace(other)) == "nothing was edited"
+    switched_off = "nothing was tried out: probes are switched off"
+    assert missing(trace(probe=False)) == switched_off
 
 
 def test_models_that_were_tried_without_their_steps_are_half_of_it() -> None:

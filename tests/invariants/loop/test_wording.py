@@ -45,7 +45,9 @@ def test_shares_are_of_the_steps_that_rows_stand_for(steps) -> None:
     assert not wording.mostly([], lambda s: True)
     assert wording.most_of(run[:1], run)
     assert not wording.most_of([], [])
-    assert wording.tally(run[:1], run) == "7 of 10 steps"
+    assert wording.tally(run[:1], run) == "about 7 of 10 steps"
+    assert wording.tally(run, run) == "10 of 10 steps"
+    assert wording.tally(run[1:2], run[1:]) == "1 of 3 steps"
 
 
 def test_parts_of_a_run(steps) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainguard.command.options import name_only
+from trainguard.command.options import file_of_module, name_only
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
@@ -18,6 +18,8 @@ from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script, check_is_code
 
 SEED: Final = "{seed}"  # in the arguments of a script, the number of the pair stands for it
+_PYTHON: Final = ("python", "python3")
+_MODULE: Final = "-m"  # before the name of a module, as for python
 _HEADER: Final = b'{"subject"'  # how a trace begins
 
 
@@ -26,7 +28,8 @@ class Side:
     """
     What is compared: runs that are to be made, or `traces` of runs that are over.
 
-    text: as it was given. words: the script and its arguments, or the address of a loop.
+    text: as it was given. words: the script and its arguments, or the address of a loop; for a
+        module, its name behind "-m".
     files: the script, the file of the loop, the traces, or the logs.
     """
 
@@ -48,8 +51,11 @@ class Side:
             from trainguard.observe.loop.run_processes import observe_apart  # late: torch
 
             return observe_apart(self.words[0], pair, steps, seconds)
-        path, *args = (word.replace(SEED, str(pair)) for word in self.words)
-        script = name_only(Script(path, args=args, name=Path(path).name, timeout=seconds))
+        words = [word.replace(SEED, str(pair)) for word in self.words]
+        module = words[0] == _MODULE
+        path, *args = words[module:]
+        name = path if module else Path(path).name
+        script = name_only(Script(path, module=module, args=args, name=name, timeout=seconds))
         from trainguard.observe.loop.run_processes import observe_script  # late: torch
 
         return observe_script(script, Settings(), steps, probe=False)
@@ -60,6 +66,8 @@ def side(text: str) -> Side:
     if os.path.isdir(text):  # noqa: PTH112 Path raises for what is too long to be a path
         return _folder(text)
     words = (text,) if os.path.isfile(text) else tuple(_words(text))  # noqa: PTH113 likewise
+    if words[0] == _MODULE and len(words) > 1:
+        return Side(text=text, words=words, files=(file_of_module(words[1]),))
     path, double, name = words[0].partition("::")
     if not os.path.isfile(path):  # noqa: PTH113 likewise
         near = [str(p) for p in Path(path).parent.glob("*.py")]
@@ -79,14 +87,14 @@ def side(text: str) -> Side:
 
 
 def _words(text: str) -> list[str]:
-    """Split a script from its arguments as a shell does."""
+    """Split a script from its arguments as a shell does; `python` may stand before both."""
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise DeclarationError(f"{text!r} is no command: {str(error).lower()}.") from None
     if not words:
         raise DeclarationError("A side is empty. Give a script, a loop (file.py::name) or a trace.")
-    return words
+    return words[1:] if words[0] in _PYTHON and len(words) > 1 else words
 
 
 def _folder(text: str) -> Side:

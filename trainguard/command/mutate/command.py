@@ -72,11 +72,13 @@ class Work:
 
 def mutate_training(
     script: Annotated[
-        str | None, typer.Argument(help="The script that trains.", metavar="SCRIPT")
+        str | None,
+        typer.Argument(help="The script that trains, or with -m its module.", metavar="SCRIPT"),
     ] = None,
     args: Annotated[
         Words, typer.Argument(help="The command line of the script, behind --.", metavar="ARGS")
     ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python.")] = False,
     guards: Annotated[
         Words, typer.Option(help="Files or folders of guards and tests.", metavar="PATH")
     ] = None,
@@ -113,7 +115,7 @@ def mutate_training(
         if html is not None:
             check_installed("--html", "jinja2")
         order = MutateRequest(
-            project=find_project(script, tuple(args or ()), tuple(guards or ())),
+            project=find_project(script, tuple(args or ()), tuple(guards or ()), module=module),
             globs=chosen,
             budget=parse_time(budget),
             steps=steps,

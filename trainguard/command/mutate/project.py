@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trainguard.command.options import file_of_module
 from trainguard.core.errors import DeclarationError
 
 _LEFT_OUT: Final = (
@@ -26,12 +27,19 @@ class Project:
 
     root: the working directory if the script is below it, else the folder of the script.
     script: its path from there. guards: what the team's own guards are, from there too.
+    module: the name by which it is run, as for `python -m`; "" where it is run as a script.
     """
 
     root: Path
     script: str
     args: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
+    module: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """Return how it is run: what `trainguard run` gets behind its own options."""
+        return [*(["-m", "--", self.module] if self.module else ["--", self.script]), *self.args]
 
     def copy(self, folder: Path, changes: dict[str, bytes]) -> None:
         """Make a copy in a folder that is not there yet, some files with another content."""
@@ -52,7 +60,7 @@ class Project:
 
     def fingerprint(self, *more: object) -> str:
         """Return a checksum of all its code and configuration, of its arguments and of more."""
-        total = hashlib.sha256(repr((self.script, self.args, self.guards, more)).encode())
+        total = hashlib.sha256(repr((self.words, self.guards, more)).encode())
         for file in sorted(self._files()):
             if file.suffix in _READ:
                 total.update(str(file.relative_to(self.root)).encode() + file.read_bytes())
@@ -78,12 +86,19 @@ class Project:
             yield from (Path(folder, file) for file in files if file not in out)
 
 
-def find_project(script: str, args: tuple[str, ...], guards: tuple[str, ...]) -> Project:
-    """Return the project of a script; raises DeclarationError where there is none."""
-    path, here = _absolute(script), Path.cwd()
+def find_project(
+    script: str, args: tuple[str, ...], guards: tuple[str, ...], *, module: bool = False
+) -> Project:
+    """Return the project of a script, or a module; raises DeclarationError where there is none."""
+    path, here = file_of_module(script) if module else _absolute(script), Path.cwd()
     if not path.is_file():
         raise DeclarationError(f"There is no script {script!r} in {here}.")
     root = here if path.is_relative_to(here) else path.parent
+    if module and root != here:
+        raise DeclarationError(
+            f"{path} is not below {here}, which is what is copied. Start it in the folder of the"
+            " project."
+        )
     for guard in guards:
         file = _absolute(guard.partition("::")[0])
         if not file.exists():
@@ -94,7 +109,8 @@ def find_project(script: str, args: tuple[str, ...], guards: tuple[str, ...]) ->
         f"{_absolute(file).relative_to(root)}{colons}{name}"
         for file, colons, name in (guard.partition("::") for guard in guards)
     )
-    return Project(root=root, script=str(path.relative_to(root)), args=args, guards=names)
+    own = str(path.relative_to(root))
+    return Project(root=root, script=own, args=args, guards=names, module=script if module else "")
 
 
 def _absolute(path: str) -> Path:

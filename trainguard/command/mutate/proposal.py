@@ -23,7 +23,7 @@ def propose(project: Project, mutant: Mutant, whole: Trial, found: Trial) -> str
     for promise in promises_of(whole.steps):
         if _breaks(project, promise, found) and not _breaks(project, promise, whole):
             told = ", ".join(f"{name}={value!r}" for name, value in promise.items())
-            return f'tg.Script("{project.script}", {told})'
+            return f'tg.Script("{project.module or project.script}", {_module(project)}{told})'
     if whole.losses == found.losses and mutant.operator.key.startswith("states.checkpoint"):
         return "tg.Checkpoint(train): train(directory, resume=False) saves there, and goes on"
     if whole.numbers == found.numbers:
@@ -31,7 +31,12 @@ def propose(project: Project, mutant: Mutant, whole: Trial, found: Trial) -> str
     column = _column(whole, found)
     steps, function = len(whole.steps), _function(project, mutant)
     loop = f'tg.Loop({function or "train"}, steps={steps}, curve=("{column}",))'
-    return loop if function else f"{loop}, once the training is a function `train`"
+    return loop if function else f"{loop}, with a function `train` that needs no arguments"
+
+
+def _module(project: Project) -> str:
+    """Return the argument that says of a script that it is a module, if it is."""
+    return "module=True, " if project.module else ""
 
 
 def _breaks(project: Project, promise: dict[str, Any], trial: Trial) -> bool:

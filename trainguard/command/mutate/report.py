@@ -116,5 +116,6 @@ def _survivor(survey: Survey, result: Result) -> str:
     harm = _harm(survey)
     rows += [("harm", harm[result.key])] if result.key in harm else []
     rows += [("notices", result.proposal)] * bool(result.proposal)
-    first, *rest = render_rows([head], rows).splitlines()
-    return "\n".join([first, *(f"    {line}" for line in shown), *rest])
+    heads = render_rows([head], []).splitlines()
+    rest = render_rows([head], rows).splitlines()[len(heads) :]
+    return "\n".join([*heads, *(f"    {line}" for line in shown), *rest])

@@ -97,9 +97,7 @@ def try_training(
         found, trace = Path(scratch, "found.json"), Path(scratch, "trace")
         words = ["trainguard", "run", "--json", str(found), "--trace", str(trace)]
         words += [] if steps is None else ["--steps", str(steps)]
-        made = _run(
-            project, changes, [*words, "--", project.script, *project.args], scratch, seconds
-        )
+        made = _run(project, changes, [*words, *project.words], scratch, seconds)
         if not made.is_judged or not found.exists():
             return made
         findings = json.loads(found.read_text(encoding="utf-8"))["findings"]

@@ -21,6 +21,7 @@ from trainguard.events.loop import (
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 
+_PLAIN = "nothing edited"  # the question that each step is asked before all others
 E = TypeVar("E", bound=Event)
 
 
@@ -51,12 +52,15 @@ def has_answer(question: str, missing: str) -> Evidence:
     """Return what says of a run why a question was not answered, or `missing` if it never came."""
 
     def evidence(trace: Trace[Any]) -> str:
-        """Return the reason that was told last of it, or of all questions, or nothing."""
+        """Return the reason that was told last of it, or of the step as it is, or nothing."""
+        if trace.conditions.get("probe") is False:
+            return "nothing was tried out: probes are switched off"
         events = [e for e in trace if isinstance(e, WhatIf)]
         asked = [e for e in events if e.question == question]
         if any(event.outcome == "answered" for event in asked):
             return ""
-        told = asked or [e for e in events if e.outcome == "given up"]
+        plain = [e for e in events if e.question == _PLAIN and e.outcome == "given up"]
+        told = asked or plain
         why = next((event.reason for event in reversed(told) if event.reason), "")
         return f"no step could be asked: {why}" if why else missing
 
@@ -117,6 +121,13 @@ def several_optimizers(trace: Trace[Any]) -> str:
     return "" if several else "there were no two optimizers"
 
 
+def schedule_had_time(trace: Trace[Any]) -> str:
+    """Return what says of a run that was stopped that no scheduler had been advanced by then."""
+    made = [event for event in trace if isinstance(event, Scheduler)]
+    over = trace.conditions.get("ended") == "finished" or any(each.calls for each in made)
+    return "" if over else "no scheduler was advanced"
+
+
 EVALUATIONS = some(Evaluation, "no evaluation was seen", lambda e: not e.routine)
 MEASURED = some(
     Evaluation,
@@ -141,6 +152,7 @@ BATCHES = some(Step, "no pass that learned was seen", lambda s: s.batch)
 ACCUMULATION = some(Step, "no gradients were accumulated", lambda s: len(s.losses) > 1)
 FUNCTIONS = some(Term, "no loss function of torch was called", lambda t: not t.evaluation)
 SCHEDULERS = some(Scheduler, "no learning-rate scheduler was made")
+SCHEDULES = both(SCHEDULERS, schedule_had_time)
 PLATEAUS = both(SCHEDULERS, some(Scheduler, "no scheduler is told a metric", lambda s: s.mode))
 LAMBDAS = both(SCHEDULERS, some(Scheduler, "no scheduler is a LambdaLR", lambda s: s.base))
 HORIZONS = either(

@@ -164,8 +164,16 @@ def stale_steps(course: Course, least: float) -> list[Step]:
 
 
 def tally(steps: Iterable[Step], among: Iterable[Step], noun: str = "steps") -> Measure:
-    """Write how many of the steps: "212 of 240 steps"."""
-    return portion(count(steps), count(among), noun)
+    """
+    Write how many of the steps: "212 of 240 steps".
+
+    Where some stand for others that nobody looked at, "about 212 of 240 steps", unless it is all.
+    """
+    every = [*among]
+    told = portion(count(steps), count(every), noun)
+    kept = told.value or 0
+    guessed = any(step.span > 1 for step in every) and 0 < kept < count(every)
+    return Measure(f"about {told}", told.value, told.unit) if guessed else told
 
 
 def percent(part: float) -> Measure:

@@ -117,8 +117,8 @@ def padding_is_ignored(trace: Trace[Pass]) -> Iterator[Finding]:
         "padded length",
         "padding_is_ignored",
         "an output of `{}` depends on how far a sample is padded",
-        "perhaps a sum is divided by the padded length: divide it by the number of positions that"
-        " are kept",
+        "perhaps a sum is divided by the padded length, or attention reads padding that is the same"
+        " whatever it holds, as with an inverted mask, or one of lengths before a stride",
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Logged, Scheduler, Step
 from trainguard.events.probe import Probe
-from trainguard.invariants.loop.evidence import HORIZONS
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import HORIZONS, SCHEDULES
 
 STOPPED = {"ended": "stopped"}
 EPOCHS = {"batches": 10}
@@ -196,6 +197,22 @@ def test_a_scheduler_that_nothing_could_advance_is_found(ranks, steps) -> None:
     for inert, epochs, rank in ((True, 10, "broken"), (False, 10, "note"), (True, 60, "note")):
         run = [*steps(60), plan(0, 0, inert=inert)]
         assert ranks("rate_follows_schedule", run, {"batches": epochs}) == [rank]
+        stopped = {"batches": epochs, **STOPPED}
+        # Within two epochs nobody knows whether it would be advanced after one of them.
+        noted = ["note"] if epochs == 10 else []
+        assert ranks("rate_follows_schedule", run, stopped) == noted
+
+
+@pytest.mark.parametrize(
+    ("ended", "calls", "judges"),
+    [("stopped", 0, False), ("stopped", 1, True), ("finished", 0, True)],
+)
+def test_a_run_that_is_stopped_before_its_schedule_begins_has_nothing_to_judge(
+    ended: str, calls: int, judges: bool, steps
+) -> None:
+    """A pass would be false comfort: perhaps it is never advanced."""
+    run = Trace("run", (*steps(60), plan(0, calls)), {"ended": ended})
+    assert bool(SCHEDULES(run)) is not judges
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ def test_the_end_of_a_training_is_told_in_words() -> None:
     """Of the user's code, and of multiprocessing where a worker is another process's child."""
     assert tell_end(None) == tell_end(SystemExit(4)) == "the training ended"
     assert tell_end(RuntimeError("no such queue")) == "RuntimeError: no such queue"
+    torchs = RuntimeError("open file failed with strerror: Permission denied")
+    assert (
+        tell_end(torchs)
+        == tell_end(PermissionError(13, "no"))
+        == ("it writes a file, which a step that is only asked may not")
+    )
     worker = multiprocessing.Process(target=print)
     worker._parent_pid = os.getpid() + 1
     with pytest.raises(AssertionError) as refused:

@@ -23,6 +23,7 @@ _MOVED = 0.1  # of the deviation between samples: convolutions see a little of w
 _SURE = 0.5  # of it, that are certain: chance and habit make less of what a model has learned
 _TOLD = 0.2  # the same where lengths came with the padding: twice what is worth a note
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
+ALONE = "no optimizer made the steps alone, each of one backward pass"
 
 
 def answers_to(trace: Trace[Event], question: str) -> list[WhatIf]:
@@ -244,7 +245,7 @@ def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
             return
 
 
-@invariant("loop", evidence=has_answer("the same batch again", "no optimizer made the steps alone"))
+@invariant("loop", evidence=has_answer("the same batch again", ALONE))
 def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Repeated steps on one batch lower its loss.
@@ -318,7 +319,7 @@ def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_answer("one batch learned", "no optimizer made the steps alone"))
+@invariant("loop", evidence=has_answer("one batch learned", ALONE))
 def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The model can overfit a single batch.

@@ -10,7 +10,7 @@ from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import RATES, SCHEDULERS
+from trainguard.invariants.loop.evidence import RATES, SCHEDULES
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -146,25 +146,25 @@ def _epochs(trace: Trace[Event], course: Course) -> float:
     return count(course.every) / batches if isinstance(batches, int) and batches else 0.0
 
 
-@invariant("loop", evidence=SCHEDULERS)
+@invariant("loop", evidence=SCHEDULES)
 def rate_follows_schedule(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The learning rate in force is the one that the scheduler set.
 
     Judges: the rates of the steps against what the scheduler last said, for a single scheduler of
         an optimizer; whether the optimizer that a scheduler drives ever steps; whether a scheduler
-        is advanced at all in a run of 20 steps that came to its end.
-    Allows: rounding, 1e-6 of the rate (limit); differences in half of the steps, so that a rate
-        may be changed by hand now and then. A warmup or a damping over the schedule, where the
-        two come together. Rates of zero, as of a group that is frozen by hand. A note where the
-        rate keeps a fixed ratio to the schedule, where another scheduler drives an optimizer that
-        steps, and for one that is never advanced, unless no line of its file could advance it and
-        the run has 2 epochs or more. A scheduler that only computes rates for steps made by hand,
-        and one that may wait for a condition, at its full rate.
+        is advanced at all in a run of 20 steps that came to its end, or to its third epoch.
+    Allows: rounding, 1e-6 of the rate (limit); differences in half of the steps, so that a rate may
+        be changed by hand now and then. A warmup or a damping over the schedule, where the two come
+        together. Rates of zero, as of a group that is frozen by hand. A note where the rate keeps a
+        fixed ratio to the schedule, where another scheduler drives an optimizer that steps, and for
+        one that is never advanced, unless no line of its file could advance it and the run has 2
+        epochs or more, and came to its end. A scheduler that only computes rates for steps made by
+        hand, and one that may wait for a condition, at its full rate.
     Misses: several schedulers on one optimizer, of which nobody knows who is right; a scheduler at
         its full rate behind a switch that is off.
-    Why: somebody else writes the rate, and the schedule in the configuration and in the log is
-        not the one that the model is trained with.
+    Why: somebody else writes the rate, and the schedule in the configuration and in the log is not
+        the one that the model is trained with.
     Source: SPOClab-ca/dn3 issue 6 (an added scheduler leaves the rate at its default).
     """
     made = events(trace, Scheduler)
@@ -229,8 +229,9 @@ def _converges(steps: Sequence[Step]) -> bool:
 
 def _never_advanced(trace: Trace[Event], course: Course, scheduler: Scheduler) -> Iterator[Finding]:
     """Yield a finding for a scheduler that was made for an optimizer that steps, and left alone."""
-    steps = count(course.every)
-    if steps >= _IDLE and not scheduler.conditional and trace.conditions.get("ended") == "finished":
+    steps, several = count(course.every), _epochs(trace, course) >= _SEVERAL
+    over = trace.conditions.get("ended") == "finished"
+    if steps >= _IDLE and not scheduler.conditional and (over or several):
         yield Finding(
             f"a scheduler of `{trace.subject}` is never advanced",
             scheduler.name,
@@ -239,9 +240,7 @@ def _never_advanced(trace: Trace[Event], course: Course, scheduler: Scheduler) -
             why="no line of the file that makes it advances it: call scheduler.step()"
             if scheduler.inert
             else "scheduler.step() may be missing, or behind a switch that is off",
-            rank=Rank.BROKEN
-            if scheduler.inert and _epochs(trace, course) >= _SEVERAL
-            else Rank.NOTE,
+            rank=Rank.BROKEN if scheduler.inert and several and over else Rank.NOTE,
             event=scheduler,
         )
 

@@ -1,6 +1,8 @@
 """What a child reports of the step that it goes on with: its loss, gradients and targets."""
 
+import errno
 import math
+import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from time import process_time
@@ -240,4 +242,6 @@ def tell_end(error: BaseException | None) -> str:
         return "the training ended"
     if isinstance(error, AssertionError) and str(error) == _NO_WORKER:
         return "it needs a batch that no worker of its loader has brought yet"
+    if isinstance(error, PermissionError) or os.strerror(errno.EACCES) in str(error):
+        return "it writes a file, which a step that is only asked may not"
     return f"{type(error).__name__}: {error}"
