@@ -227,7 +227,9 @@ class Probe(Event):
         deviation elsewhere), "left in a buffer" (samples that a stream had read and ended without
         serving, and those served), "own target" (calls of a loss function in evaluations, the
         label, that compare two outputs of one pass, of all), "narrow negatives" (the items that
-        are drawn as such, of all in the table).
+        are drawn as such, of all in the table), "forgotten" (the parameters of a layer, the label,
+        that was never called), "resumed average" (how far a copy of the weights is from the average
+        in a file that the training goes on from).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -20,6 +20,7 @@ from trainguard.invariants.loop.parameters import optimizer as optimizer  # isor
 from trainguard.invariants.loop.runs import growth as growth  # isort: skip
 from trainguard.invariants.loop.parameters import averages as averages  # isort: skip
 from trainguard.invariants.loop.parameters import states as states  # isort: skip
+from trainguard.invariants.loop.parameters import resumed_averages as resumed_averages  # isort: skip
 from trainguard.invariants.loop.parameters import batch_statistics as batch_statistics  # isort: skip
 from trainguard.invariants.loop.parameters import merged as merged  # isort: skip
 from trainguard.invariants.loop.parameters import draws as draws  # isort: skip

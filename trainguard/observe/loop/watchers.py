@@ -95,6 +95,7 @@ from trainguard.observe.loop.watch.models.carried_states import CarriedStates
 from trainguard.observe.loop.watch.models.components import Components
 from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.models.discarded_results import DiscardedResults
+from trainguard.observe.loop.watch.models.forgotten_layers import ForgottenLayers
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.models.gate_axes import GateAxes
@@ -130,6 +131,7 @@ from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.merged_weights import MergedWeights
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.parameters.partial_loads import PartialLoads
+from trainguard.observe.loop.watch.parameters.resumed_averages import ResumedAverages
 from trainguard.observe.loop.watch.parameters.rounded_updates import RoundedUpdates
 from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.parameters.swapped_averages import SwappedAverages
@@ -304,8 +306,10 @@ _ALL: tuple[type[Watcher], ...] = (
     LoadedStates,
     LoadedValues,
     PartialLoads,
+    ForgottenLayers,
     ResumedSchedules,
     ResumedOptimizers,
+    ResumedAverages,
     PlacedSchedules,
     AveragedCopies,
     SwappedAverages,

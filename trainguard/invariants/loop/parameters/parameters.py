@@ -11,6 +11,7 @@ from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FROZEN, PARAMETERS
+from trainguard.invariants.loop.parameters.forgotten_layers import find_forgotten
 from trainguard.invariants.loop.parameters.frozen_draws import find_frozen_as_drawn
 from trainguard.invariants.loop.wording import (
     and_more,
@@ -44,15 +45,16 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
         changes what is learned from, gradients were on, and the run loads no weights; layers that
         are frozen as torch has drawn them, where most of their model learns: a note; the last layer
         of a model that is frozen so, where all else that is frozen has learned something, and what
-        was put beside it learns.
-    Allows: parameters thawed on the way, copies, modules that were not called, optimizers that made
-        fewer than 2 steps, gradients that no step may have used, frozen parts of several layers, as
-        helpers are, recurrent ones, as of reservoirs, or those asked without a graph, as for
-        targets, and gradients per element below 1e-3 (limit) of their median. It is a note where
-        the rate is zero, where an update would be below 1e-6, where everything ends as it began
-        although steps moved it, and where gradients are exactly zero in every step while a mask of
-        zeros is multiplied in, as the graph says, and none of ones beside it, by which all was sent
-        another way. A rate of zero for all: learning_rate_is_positive.
+        was put beside it learns. A note of layers that were not called, though others of their
+        module were, and that no method of its class names but those that make it.
+    Allows: parameters thawed on the way, copies, other modules that were not called, optimizers
+        that made fewer than 2 steps, gradients that no step may have used, frozen parts of several
+        layers, as helpers are, recurrent ones, as of reservoirs, or those asked without a graph, as
+        for targets, and gradients per element below 1e-3 (limit) of their median. It is a note
+        where the rate is zero, where an update would be below 1e-6, where everything ends as it
+        began although steps moved it, and where gradients are exactly zero in every step while a
+        mask of zeros is multiplied in, as the graph says, and none of ones beside it, by which all
+        was sent another way. A rate of zero for all: learning_rate_is_positive.
     Misses: parameters that move and do not learn; single rows or heads that stand still.
     Why: what is in the model and in the optimizer and stands still is missed by every loss curve.
     Source: microsoft/nni issue 4521 (layers replaced after the optimizer);
@@ -72,6 +74,7 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
         yield from _find_unreached(trace, others)
         yield from _find_zeroed(trace, others)
         yield from find_frozen_as_drawn(trace, own, _count_steps(trace))
+        yield from find_forgotten(trace, others, _count_steps(trace))
     else:
         yield from _all_standing(trace, others)
 

@@ -70,12 +70,13 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A shuffling loader draws a different order in each epoch.
 
-    Judges: the passes through loaders with a sampler of torch that draws an order, from which one
-        optimizer learned: how many began as an earlier one did. A note for an IterableDataset
-        without workers, each pass through which begins alike, 3 times or more, and makes a
-        generator of numpy from one seed.
-    Allows: half of the passes, and one. Loaders that do not shuffle; samplers of the user's own;
-        a training that begins again with another optimizer; a single batch of all samples.
+    Judges: the passes through loaders with a sampler of torch that draws an order, or one with a
+        set_epoch, from which one optimizer learned: how many began as an earlier one did. A note
+        for an IterableDataset without workers, each pass through which begins alike, 3 times or
+        more, and makes a generator of numpy from one seed.
+    Allows: half of the passes, and one. Loaders that do not shuffle, as an ascending order or a
+        switch of the sampler tells; samplers of the user's own without a set_epoch; a training that
+        begins again with another optimizer; a single batch of all samples.
     Misses: orders that are drawn outside of loaders; runs of two epochs; streams with generators of
         torch.
     Why: DistributedSampler needs set_epoch(), and a generator that is made or seeded anew draws the
@@ -97,14 +98,14 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe != "order" or probe.measured < _FEW:
             continue
         if 2 * probe.measured >= probe.reference - 1:
-            distributed = "Distributed" in probe.label
+            sampler, _, told = probe.label.partition("\n")
             yield Finding(
                 f"the epochs of `{trace.subject}` have the same order although they are shuffled",
-                f"a loader with a {probe.label}",
+                f"a loader with a {sampler}",
                 portion(probe.measured, probe.reference, "passes") + " repeat an earlier order",
                 "another order in each",
                 why="sampler.set_epoch(epoch) is to be called before each epoch"
-                if distributed
+                if told
                 else "perhaps a seed is set, or a generator is made, anew in each epoch",
                 event=probe,
             )

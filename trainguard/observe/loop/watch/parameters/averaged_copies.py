@@ -29,7 +29,7 @@ from trainguard.observe.tools.local_values import start_of
 from trainguard.observe.tools.patches import Patches, tell_before
 from trainguard.observe.tools.user_line import caller
 
-_CALLED = frozenset(
+AVERAGES = frozenset(
     (
         *("ema", "average", "averaged", "averaging", "avg", "momentum", "polyak", "shadow"),
         *("smooth", "smoothed", "swa"),
@@ -37,7 +37,7 @@ _CALLED = frozenset(
     )
 )
 # Of what has a module's own tensors: a teacher may be the module itself.
-_AVERAGED = _CALLED - {"momentum", "target", "teacher"}
+_AVERAGED = AVERAGES - {"momentum", "target", "teacher"}
 _TARGETS = frozenset(("target", "targ", "tgt"))  # which are there to be asked, and for no more
 _PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
@@ -270,7 +270,7 @@ class AveragedCopies(Watcher):
         """Return what the user calls a copy; a name that was given already gets a number."""
         names = self.recorder.names
         pairs = list(zip(held_by.kinds, held_by.names, strict=True))
-        telling = [pair for pair in pairs if words(*pair) & _CALLED]
+        telling = [pair for pair in pairs if words(*pair) & AVERAGES]
         others = [pair for pair in pairs if pair[1] not in _PLAIN and pair[1].isidentifier()]
         kind, name = next(iter([*telling, *others]), ("", ""))
         full = ".".join(part for part in (kind, name) if part)
@@ -288,7 +288,7 @@ class AveragedCopies(Watcher):
         if pairs and len(one.was) == len(pairs) and student is not None:
             if one.copy.module is not None and not one.named:
                 name = self.recorder.names.module(one.copy.source)
-                if words(name) & _CALLED:  # a module around both has been called since
+                if words(name) & AVERAGES:  # a module around both has been called since
                     one.name, one.named = str(self.recorder.names.unique(name)), True
             move = measure_move(one.was, pairs, single=one.window.index == one.index + 1)
             event = Average(
@@ -385,7 +385,7 @@ def words(*names: str) -> frozenset[str]:
 def _is_called_average(copy: AveragedCopy, held_by: Holders) -> bool:
     """Say whether its class, what holds it or the name of that calls a copy an average."""
     kind = type(copy.source).__name__ if copy.module is not None else ""
-    return bool(words(kind, *held_by.kinds, *held_by.names) & _CALLED)
+    return bool(words(kind, *held_by.kinds, *held_by.names) & AVERAGES)
 
 
 def _has_begun(wrappers: "list[weakref.ref[nn.Module]]") -> bool:

@@ -33,6 +33,7 @@ _FOLLOWED = 64  # samples of a data set, in processes of several
 _PASSES_BEFORE = {3, 8, 24}  # after which it is seen what none of them has drawn
 _TOLD = 8  # passes of which it is told what they served of those
 _SHUFFLES = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_SWITCHES = ("shuffle", "_shuffle", "shuffled", "randomize")
 
 
 @dataclass(slots=True)
@@ -41,8 +42,8 @@ class _LoaderPass:
     One pass through a loader.
 
     data, size: the id of its data set, and how many samples that has. sampler: its class.
-    shuffles: whether that is one that draws an order. trains: the window of the step that was
-    made from its batches.
+    shuffles: whether that is one that draws an order. told: whether it has a set_epoch.
+    trains: the window of the step that was made from its batches.
     share, epoch: what a sampler for several processes says of itself.
     made: the line of its loader.
     followed: how often some of the samples came; empty in a process that is alone.
@@ -53,6 +54,7 @@ class _LoaderPass:
     sampler: str
     shuffles: bool
     source: str
+    told: bool = False
     batches: int = 0
     head: list[int] = field(default_factory=list)
     drawn: int = 0
@@ -123,6 +125,7 @@ class EpochOrders(Watcher):
                 own[one.trains, one.data].append(one)
         for passes in own.values():
             shuffled = [p for p in passes if p.shuffles and len(p.head) >= _SURE]
+            shuffled = [p for p in shuffled if p.head != sorted(p.head)]  # as if switched off
             self.looked |= {"order"} if len(shuffled) > 1 else set()
             yield from _compare_orders(shuffled)
             widest = max(passes, key=lambda one: len(one.different))
@@ -160,11 +163,13 @@ class EpochOrders(Watcher):
         if running is None:
             if len(self._passes) >= _PASSES:
                 return
-            sampler = iterator._index_sampler  # noqa: SLF001
-            sampler = getattr(sampler, "sampler", sampler)
+            outer = iterator._index_sampler  # noqa: SLF001
+            sampler = getattr(outer, "sampler", outer)
             data = iterator._dataset  # noqa: SLF001
-            kind, shuffles = type(sampler).__name__, _shuffles(sampler)
-            running = _LoaderPass(id(data), len(data), kind, shuffles, caller())
+            # What makes the batches may draw the order too, around a sampler that it ignores.
+            drawing = outer if _is_told(outer) and _shuffles(outer) else sampler
+            kind, shuffles = type(drawing).__name__, _shuffles(drawing)
+            running = _LoaderPass(id(data), len(data), kind, shuffles, caller(), _is_told(drawing))
             running.made = self.recorder.watcher(MadeLines).find_line(sampler)
             running.share, running.epoch = _share_of(sampler)
             if is_one_of_several():
@@ -199,10 +204,15 @@ class EpochOrders(Watcher):
 
 
 def _shuffles(sampler: Any) -> bool:
-    """Say whether a sampler is one that draws another order for each epoch."""
-    if isinstance(sampler, DistributedSampler):
-        return bool(sampler.shuffle)
-    return isinstance(sampler, _SHUFFLES)
+    """Say whether a sampler is one that draws another order for each epoch, or is to be told it."""
+    if any(getattr(sampler, name, None) is False for name in _SWITCHES):
+        return False
+    return isinstance(sampler, _SHUFFLES) or _is_told(sampler)
+
+
+def _is_told(sampler: Any) -> bool:
+    """Say whether a sampler is to be told each epoch that begins."""
+    return callable(getattr(sampler, "set_epoch", None))
 
 
 def _share_of(sampler: Any) -> tuple[str, int]:
@@ -243,6 +253,6 @@ def _compare_orders(passes: list[_LoaderPass]) -> Iterable[Event]:
             probe="order",
             measured=float(len(repeated)),
             reference=float(len(several)),
-            label=repeated[0].sampler,
+            label=repeated[0].sampler + "\nset_epoch" * repeated[0].told,
             source=repeated[0].source,
         )
