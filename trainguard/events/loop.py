@@ -211,7 +211,8 @@ class Term(Event):
         under a ReLU. viewed: the shape that the input had before it was viewed in its own.
     reach, frames: of ctc_loss, the largest share of the steps in time of an input that a length
         has, and how many different numbers of steps in time inputs have. short: the share of its
-        samples with fewer steps in time than labels.
+        samples with fewer steps in time than labels. padded, lengths: of the first 64 calls those
+        that read all steps of each sample, though a variable of this name has their lengths.
     logarithm: whether the input is taken for the logarithm of a rate.
     activation: the line of the model that has what made the input, where only one does.
     """
@@ -241,6 +242,8 @@ class Term(Event):
     reach: float = 0.0
     frames: int = 0
     short: float = 0.0
+    padded: int = 0
+    lengths: str = ""
     logarithm: bool = False
     activation: str = ""
 

@@ -11,6 +11,7 @@ import pytest
 from torch.nn.functional import gumbel_softmax
 
 from trainguard.observe.tools import written_lines
+from trainguard.observe.tools.written_calls import has_near
 
 
 def write(folder: Path, text: str) -> str:
@@ -144,3 +145,12 @@ def test_the_line_that_divides_is_found(tmp_path: Path, text: str, line: int) ->
 def test_the_most_arguments_of_a_name(tmp_path: Path, text: str, count: int) -> None:
     """By place or by name, as a function or as a method; none of what cannot be read."""
     assert written_lines.count_arguments(write(tmp_path, text), "f") == count
+
+
+def test_a_word_near_a_line(tmp_path: Path) -> None:
+    """In the line, or the three before and after; as a word of its own, in any letters."""
+    file = write(tmp_path, 'if loss < BEST_LOSS:\n    pass\n\n\nsave(state)\n\n\n\n"bestow"\n')
+    assert has_near(f"{file}:4", "best")
+    assert not has_near(f"{file}:5", "best")
+    assert not has_near(f"{file}:9", "best")
+    assert not has_near("nowhere.py:3", "best")

@@ -1,6 +1,7 @@
 """Finds calls in the user's code that mean something else than they do, as they are written."""
 
 import ast
+import linecache
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -8,9 +9,11 @@ from typing import TypeGuard
 
 from torch import nn
 
+from trainguard.core.names import words_of
 from trainguard.observe.tools.discarded import find_function, name_called, parse_file
 from trainguard.observe.tools.user_line import foreign
 
+_NEAR = 3  # lines before and after one
 _BLOCKS = ("body", "orelse", "finalbody")
 
 
@@ -156,3 +159,10 @@ def _only_value(tree: ast.AST | None, value: ast.expr) -> ast.expr | None:
     given = [each for each in nodes if isinstance(each, ast.Assign)]
     made = [each.value for each in given if any(target in uses for target in each.targets)]
     return made[0] if len(uses) == 2 and len(made) == 1 else None
+
+
+def has_near(source: str, word: str) -> bool:
+    """Say whether a line of the user's, or one of the few around it, has a word."""
+    file, _, number = source.rpartition(":")
+    lines = linecache.getlines(file)[max(0, int(number) - 1 - _NEAR) : int(number) + _NEAR]
+    return any(word in words_of(line) for line in lines)

@@ -104,6 +104,15 @@ def test_lengths_of_inputs(reach: float, frames: int, calls: int, expected, rank
 
 
 @pytest.mark.parametrize(
+    ("padded", "frames", "expected"), [(8, 3, ["note"]), (7, 3, []), (8, 2, []), (0, 9, [])]
+)
+def test_padding_that_ctc_loss_reads(padded: int, frames: int, expected: list, ranks) -> None:
+    """Often enough, and of inputs of several sizes."""
+    told = term("ctc_loss", reach=1.0, frames=frames, calls=40, padded=padded, lengths="sizes")
+    assert ranks(READ, [told]) == expected
+
+
+@pytest.mark.parametrize(
     ("classes", "several", "short", "expected"),
     [(6, 4, 0.0, ["broken"]), (1000, 4, 0.0, ["note"]), (6, 0, 0.3, ["broken"]), (6, 0, 0.0, [])],
 )

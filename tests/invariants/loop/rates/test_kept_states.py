@@ -1,5 +1,7 @@
 """The judge of states that are kept while a number of an evaluation is at its worst."""
 
+from dataclasses import replace
+
 import pytest
 
 from trainguard.core.catalogue import find_invariants
@@ -43,6 +45,32 @@ def kept(*steps, loaded=-1, at=-1) -> Probe:
 def test_what_is_kept(judged, steps, probe, events, found) -> None:
     """The worst so far, and not the best of another number, nor each state that there is."""
     assert bool(judged("plateau_metric_fits_mode", [*steps(60), probe, *events])) == found
+
+
+FALLING = (1.0, 0.8, 0.9, 0.7, 0.6, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("steps_kept", "events", "found"),
+    [
+        ((10,), said("val_loss", FALLING), True),
+        ((10,), said("ter", FALLING) + said("val_loss", FALLING), True),
+        ((10, 30), said("val_loss", (1.0, 0.8, 1.1, 0.7, 0.6, 0.5)), True),
+        ((10,), said("val_loss", FALLING) + said("val_acc", [1.0] * 6), False),
+        ((10,), said("val_loss", FALLING) + said("val_size", (5, 4, 3, 2, 2, 1)), False),
+        ((10, 20, 40, 50, 60), said("val_loss", FALLING), False),
+        ((60,), said("val_loss", FALLING), False),
+        ((20,), said("val_loss", FALLING), False),
+    ],
+    ids=["first", "rate", "two", "all right", "unknown", "records", "last", "second"],
+)
+def test_the_only_state_that_is_called_the_best(judged, steps, steps_kept, events, found) -> None:
+    """It is the worst by all that is said: a note, as what chose it may not be said."""
+    probe = kept(*steps_kept)
+    for label, rank in ((probe.label, None), (f"{probe.label}\nbest", "note")):
+        made = [*steps(60), replace(probe, label=label), *events]
+        ranks = [each.rank.value for each in judged("plateau_metric_fits_mode", made)]
+        assert ranks == ([rank] if found and rank else [])
 
 
 def left(*steps, unread=True) -> Probe:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
@@ -223,7 +223,8 @@ def losses_read_what_they_are_given(trace: Trace[Event]) -> Iterator[Finding]:
         from a softplus or an exponential (broken), or from a ReLU, square, absolute value or
         sigmoid (a note), and so is a rate. The input lengths of ctc_loss, in 8 calls or more whose
         inputs have 3 different numbers of steps in time or more: whether even the longest has less
-        than 80 % (limit) of them.
+        than 80 % (limit) of them; and, as a note, whether they all are as long as the input, though
+        a variable of the running functions has lengths of which the longest alone is.
     Allows: constants that a rate is multiplied by or that are added; inputs of ctc_loss that are
         padded to one size.
     Misses: rates by other functions; lengths on an accelerator; lengths that are a little off.
@@ -255,6 +256,16 @@ def losses_read_what_they_are_given(trace: Trace[Event]) -> Iterator[Finding]:
                 "at least " + percent(least) + " in one batch of those padded to their longest",
                 why="compute input_lengths from the model's output: a convolution of stride 2"
                 " halves the length once",
+                event=term,
+            )
+        if term.padded >= _CALLS and term.frames >= _SIZES:
+            yield note(
+                f"{term.function} of `{trace.subject}` reads the padding of its inputs",
+                f"input of shape {term.input}",
+                integer(term.padded, "calls") + " that read all steps in time of each sample",
+                integer(0, "calls") + f" where `{term.lengths}` has other lengths",
+                why=f"give `{term.lengths}` as input_lengths: blanks and labels are learned for"
+                " frames that are no part of a sample",
                 event=term,
             )
 

@@ -24,7 +24,7 @@ _RISING = {
 }  # fmt: skip
 _FALLING = {
     "loss", "losses", "err", "error", "mse", "mae", "rmse", "nll", "ppl", "perplexity", "wer",
-    "cer", "fid", "bpd", "bpc", "cost",
+    "cer", "ter", "der", "eer", "fid", "bpd", "bpc", "cost", "mape", "smape", "crps", "rmsle",
 }  # fmt: skip
 # Recall and its like among the first so many: R@10, r10, hits@3, mAP50. But p95 is a time.
 _AMONG = re.compile(r"(?<![a-z])(?:(?:r|hits?|hr|map|recall)_?@?\d+|p@\d+)\b")
@@ -48,23 +48,24 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     Plateau, early stopping and best-model rules use the right mode, min or max.
 
     Judges: ReduceLROnPlateau, and Lightning's ModelCheckpoint and EarlyStopping, that were told 3
-        metrics or more: by the plain name in the call (`val_acc`), else
-        by the name under which a script says those very numbers: an accuracy and its like under
-        mode="min", a loss or an error under mode="max". States that one line takes of a model, of
-        which one is loaded after the last step, or 3 or more: whether they are those after which
-        a number that is said of an evaluation is the worst so far, of 5 or more; a note of those
-        after which one that is said of the training is the best so far, and none of an evaluation.
-        Models that are evaluated after the last step as they were at an earlier evaluation, of 4
-        or more on the same samples: whether all errors that are measured there are larger than in
-        each of the others, and 1.1 times those of the best.
+        metrics or more: by the plain name in the call (`val_acc`), else by the name under which a
+        script says those very numbers: an accuracy and its like under mode="min", a loss or an
+        error under mode="max". States that one line takes of a model, of which one is loaded after
+        the last step, or 3 or more: whether they are those after which a number that is said of an
+        evaluation is the worst so far, of 5 or more, and, as a note, one or two that a line with
+        the word "best" takes so; a note of those after which one that is said of the training is
+        the best so far, and none of an evaluation. Models that are evaluated after the last step as
+        they were at an earlier evaluation, of 4 or more on the same samples: whether all errors
+        that are measured there are larger than in each of the others, and 1.1 times those of the
+        best.
     Allows: whatever is calculated in the call, as `-accuracy` or `1 - accuracy`; names that say
         both or neither; an "accuracy" that falls as the training loss does, which is an error by
         another name; a "loss" that is negative.
     Misses: metrics that nothing names; a threshold that no improvement passes; copies of whole
         models that are kept; callbacks that are made after 64 steps; models that are evaluated as
         they were on an accelerator.
-    Why: each improvement then counts as a bad epoch, and the rate is cut to nothing while the
-        model still learns; or the worst model is kept, and shipped.
+    Why: each improvement then counts as a bad epoch, and the rate is cut to nothing while the model
+        still learns; or the worst model is kept, and shipped.
     Source: md-mohaiminul/ViS4mer issue 4; FunctionLab/selene issue 115; Lightning's documentation
         of ModelCheckpoint (mode is "min" by default).
     """
@@ -173,7 +174,7 @@ def _chosen_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
 def _kept_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a finding for each line that keeps the states after which a metric is worst."""
     series = _said_of_evaluations(trace)
-    for probe, kept in _find_kept(trace):
+    for probe, kept, rank in [*_find_kept(trace), *_find_few(trace)]:
         ways = [(said, way) for name, said in series for way in _ways_to_improve(name)]
         if any(_keeps_records(kept, said, way) for said, way in ways):
             continue  # it may be chosen by this one
@@ -182,7 +183,7 @@ def _kept_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
             wrong = [("min", -1.0, max(values)), ("max", 1.0, min(values))]
             for mode, way, best in wrong:
                 if _is_wrong(trace, mode, name, values) and _keeps_records(kept, said, way):
-                    yield _make_kept_finding(trace, probe, said[max(kept)], best)
+                    yield _make_kept_finding(trace, probe, said[max(kept)], best, rank)
                     return
 
 
@@ -202,19 +203,32 @@ def _restored_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-def _find_kept(trace: Trace[Event]) -> Iterator[tuple[Probe, set[int]]]:
+def _find_kept(trace: Trace[Event]) -> Iterator[tuple[Probe, set[int], Rank]]:
     """Yield the steps of the states that one line keeps, where they are used or many."""
     for probe in events(trace, Probe):
-        kept = {int(step) for step in probe.label.split()} if probe.probe == "kept" else set()
+        kept = _steps_of(probe) if probe.probe == "kept" else set()
         is_last = probe.measured in kept and probe.reference == probe.step
         if is_last or len(kept) >= _AGAIN:
-            yield probe, kept
+            yield probe, kept, Rank.BROKEN
+
+
+def _find_few(trace: Trace[Event]) -> Iterator[tuple[Probe, set[int], Rank]]:
+    """Yield those of a line that calls them the best, where they are few: it may have a reason."""
+    for probe in events(trace, Probe):
+        kept = _steps_of(probe) if probe.probe == "kept" else set()
+        if 0 < len(kept) < _AGAIN and "\n" in probe.label:
+            yield probe, kept, Rank.NOTE
+
+
+def _steps_of(probe: Probe) -> set[int]:
+    """Return the steps after which states were kept."""
+    return {int(step) for step in probe.label.partition("\n")[0].split()}
 
 
 def _kept_by_training(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a note for a line that keeps the states that are best by a number of the training."""
     held_out, every = _said_of_evaluations(trace), _select_said(trace, lambda _: True)
-    for probe, kept in _find_kept(trace):
+    for probe, kept, _ in _find_kept(trace):
         choosing = {
             name
             for name, said in every
@@ -255,7 +269,9 @@ def _make_training_note(
     )
 
 
-def _make_kept_finding(trace: Trace[Event], probe: Probe, said: Logged, best: float) -> Finding:
+def _make_kept_finding(
+    trace: Trace[Event], probe: Probe, said: Logged, best: float, rank: Rank
+) -> Finding:
     """Return the finding about a line that keeps states."""
     return Finding(
         f"`{trace.subject}` keeps what is worst by its own metric",
@@ -264,6 +280,7 @@ def _make_kept_finding(trace: Trace[Event], probe: Probe, said: Logged, best: fl
         number(best) + ", the best that was said",
         why="perhaps < and > are exchanged where the best is chosen, or what it is compared with"
         " begins at the wrong end",
+        rank=rank,
         event=probe,
     )
 

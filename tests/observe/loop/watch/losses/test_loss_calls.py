@@ -178,6 +178,36 @@ def test_how_far_lengths_reach(kind) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lengths", "found"),
+    [
+        ([3, -1, 2], 12),
+        ([3, -2, 2], 0),
+        ([-1, -1, -1], 0),
+        ([0, -1, 2], 0),
+        ([1, -1, 1], 0),
+        ([3.0, -1.0, 2.0], 0),
+    ],
+    ids=["lengths", "shorter", "all alike", "a zero", "of the labels", "no whole numbers"],
+)
+@pytest.mark.parametrize("given", ["all", "own"])
+def test_lengths_that_a_variable_tells(lengths: list, found: int, given: str) -> None:
+    """They count where all frames are read; below zero, they are those of the longest."""
+    with Recorder("x") as recorder:
+        for frames in (8, 10, 12, 16) * 3:
+            sizes = torch.tensor([n if n >= 0 else frames + 1 + n for n in lengths])
+            wanted = torch.tensor([1, 1, 1])
+            if lengths[0] == 1:
+                wanted, sizes = sizes, wanted
+            whole = torch.full((3,), frames)
+            scores = torch.randn(frames, 3, 4).log_softmax(2)
+            read = sizes.long().clamp(min=1) if given == "own" else whole
+            F.ctc_loss(scores, torch.ones(3, 20, dtype=torch.long), read, wanted)
+    (term,) = (event for event in recorder.trace if isinstance(event, Term))
+    padded = found if given == "all" else 0
+    assert (term.padded, term.lengths) == (padded, "sizes" * bool(padded))
+
+
+@pytest.mark.parametrize(
     ("make", "producer"),
     [
         (lambda raw: F.softplus(raw) + 1e-4, "SoftplusBackward0"),

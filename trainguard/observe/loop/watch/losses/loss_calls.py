@@ -10,6 +10,7 @@ import torch
 from trainguard.events.loop import Term
 from trainguard.observe.loop.watch.losses.bounded_parts import what_is_left
 from trainguard.observe.tools.arrays import number_in
+from trainguard.observe.tools.told_lengths import find_lengths
 
 CROSS_ENTROPIES = ("cross_entropy", "nll_loss")  # those that take the number of a class
 LOGITS = "binary_cross_entropy_with_logits"  # each a class by itself
@@ -54,6 +55,7 @@ _OFF, _EXACT = 0.1, 1e-3  # of the logarithm of the sum of probabilities
 _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
+_LOOKS_FOR_LENGTHS = 64  # calls of ctc_loss
 _TABLE, _OF_ROWS = 2, 0.5  # dimensions of samples and classes; rows that mark several of these
 MOST_TURNS = 8
 Token = tuple["LossCalls", int]
@@ -75,7 +77,8 @@ class LossCalls:
     viewed: the shape that the input had before it was viewed in its own; activation: as a Term's.
     reach: of calls of ctc_loss, the largest share of the steps in time that any length has; frames:
         how many steps in time their inputs have; rows, short: samples, and those with fewer steps
-        in time than labels.
+        in time than labels. padded: calls that read all steps of each, while a variable has their
+        lengths; lengths: its name.
     options: the other arguments of the first call; None where they are too large to be kept.
     """
 
@@ -105,6 +108,8 @@ class LossCalls:
     reach: float = 0.0
     rows: int = 0
     short: int = 0
+    padded: int = 0
+    lengths: str = ""
     frames: set[int] = field(default_factory=set)
     shares: dict[int, list[float]] = field(default_factory=dict)
     step: int = -1
@@ -209,6 +214,10 @@ class LossCalls:
         )
         self.rows += len(pairs)
         self.short += sum(length < labels for length, labels in pairs)
+        if pairs and min(own) == frames and self.calls < _LOOKS_FOR_LENGTHS:
+            name = find_lengths(frames, [labels for _, labels in pairs])
+            self.padded += bool(name)
+            self.lengths = name or self.lengths
 
     def _is_crossed(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Say whether an input of logarithms, or a soft target, goes along another axis."""
@@ -273,6 +282,8 @@ class LossCalls:
                 viewed=self.viewed,
                 reach=self.reach,
                 frames=len(self.frames),
+                padded=self.padded,
+                lengths=self.lengths,
                 short=self.short / max(1, self.rows),
                 logarithm=self.is_given_logarithms,
                 activation=self.activation,

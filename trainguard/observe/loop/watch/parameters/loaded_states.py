@@ -17,7 +17,7 @@ from trainguard.observe.tools.discarded import name_unread
 from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
 from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller, user_frames
-from trainguard.observe.tools.written_calls import loads_own_state
+from trainguard.observe.tools.written_calls import has_near, loads_own_state
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
 _MOST = 64  # findings of a run
@@ -66,7 +66,8 @@ class LoadedStates(Watcher):
     own: `measured` is 1 where they had moved since their state was taken, `reference` where a line
     takes the state of a module and loads it into the same. The fourth are of loads of one of many
     states that share their memory, or of what is made of them. "kept" tells
-    of each line that took states after which steps, and which was loaded (`measured`), when; "left"
+    of each line that took states after which steps, whether the line says that it is the best, and
+    which was loaded (`measured`), when; "left"
     after which steps, of lines whose last state nothing was loaded after: `measured` is 1 where no
     line ever reads the variable that it is in.
     """
@@ -113,8 +114,9 @@ class LoadedStates(Watcher):
             self.looked.add("kept")
             step, loaded = self._loaded.get(source, (-1, -1))
             steps = " ".join(map(str, kept))
+            label = steps + "\nbest" * has_near(source, "best")
             yield make_probe(
-                "kept", step, loaded, step=self.recorder.steps, label=steps, source=source
+                "kept", step, loaded, step=self.recorder.steps, label=label, source=source
             )
             if self._clocks[source] > self._latest:
                 unread = bool(self._unread[source])
