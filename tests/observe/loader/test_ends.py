@@ -1,5 +1,6 @@
 """Padding is no part of a sample: its fingerprint is the same among longer and shorter ones."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
@@ -51,6 +52,38 @@ def test_images_are_told_apart_by_all_that_they_hold() -> None:
     assert len(set(row_prints([images], 50, [Ends()]))) == 50
 
 
+def test_an_axis_is_learned_where_one_alone_changes() -> None:
+    """And it is told where what was read before it was known has to be read again."""
+    known, late, both = Ends(), Ends(), Ends()
+    for length in (5, 6):
+        known.trim(np.ones((4, length)))
+        late.trim(np.ones((4, 2, 3, length)))
+        both.trim(np.ones((4, 2, length, length)))
+    assert (known.axis, known.changed) == (1, False)
+    assert (late.axis, late.changed) == (3, True)
+    assert (both.axis, both.changed) == (None, False)
+
+
+def test_a_filler_is_learned_from_two_lengths() -> None:
+    """An end that all rows have once is none; late, it is told that there was an earlier batch."""
+    ended = np.array([[4, 5, 6, 2], [7, 8, 9, 2], [5, 4, 8, 2]])
+    padded = np.array([[4, 5, 6, 8], [7, 8, 9, 7], [5, 4, 7, 7], [6, 7, 7, 7]])
+    early, late = Ends(), Ends()
+    late.trim(ended)
+    assert late.filler == b""
+    for ends, changed in ((early, False), (late, True)):
+        kept = ends.trim(padded)[1]
+        assert [count // padded.itemsize for count in kept] == [4, 3, 2, 1]
+        assert ends.filler == np.array(7).tobytes()
+        assert ends.changed is changed
+
+
+def test_rows_of_padding_alone_are_all_the_same() -> None:
+    """However long the others of their batch are."""
+    prints = [row_prints([torch.eye(n)[[0, n - 1]] * 0], 2, [Ends()])[0] for n in (4, 6)]
+    assert prints[0] == prints[1]
+
+
 class Padded(Dataset):
     """Spectrograms of 60 utterances, with the frames along the last axis."""
 
@@ -67,7 +100,7 @@ class Padded(Dataset):
 def collate(items: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """Pad with a value that is no zero."""
     audio = pad_sequence(items, batch_first=True, padding_value=-4.0)
-    return {"audio": audio.movedim(1, -1)}
+    return {"audio": audio.movedim(1, -1), "frames": torch.tensor([len(item) for item in items])}
 
 
 def loaders() -> dict[str, DataLoader]:

@@ -65,6 +65,35 @@ class Torchs(nn.TransformerEncoderLayer):
         self.extra = nn.Linear(4, 4)
 
 
+class Frozen(Base):
+    """One whose norm is not to be trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm.requires_grad_(False)
+
+
+class Computed(Base):
+    """One that calls none of its layers, and computes with their weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by the weights of two."""
+        hidden = nn.functional.linear(x, self.first.weight).relu()
+        return nn.functional.linear(hidden, self.last.weight)
+
+
+class Held(nn.Module):
+    """Layers that somebody else calls, beside the forgetful one, which is called too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.spare = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Pass one of them, as a caller of torch's own methods would not."""
+        return self.inner(x)
+
+
 class Nested(nn.Module):
     """One that has the forgetful one twice inside."""
 
@@ -85,6 +114,9 @@ CASES = {
     Named: [],
     Weighed: [],
     Torchs: [],
+    Frozen: [],
+    Computed: [],
+    Held: [],
 }
 
 

@@ -120,6 +120,12 @@ def test_what_is_no_resumed_training(tmp_path: Path) -> None:
         """Load all but the average."""
         load_weights(model, optimizer, saved)
 
+    def alter(model: nn.Module, _: Any, optimizer: Any, saved: Saved) -> None:
+        """Load all but the average, and draw a layer anew."""
+        load_weights(model, optimizer, saved)
+        model[0].reset_parameters()
+
+    assert resumed(tmp_path, alter) == []
     assert resumed(tmp_path, tune) == []
     assert resumed(tmp_path, begin_with_average) == []
     assert resumed(tmp_path, forget, key="before") == []

@@ -28,9 +28,8 @@ from trainguard.observe.tools.user_line import caller
 _FILES, _MATRICES, _DEEP = 8, 512, 3  # files, matrices of a state, and levels, that are looked at
 _SAMPLED = 32  # elements of a matrix, in which an average is apart from what it follows
 _LOOKS = {*range(1, 9), 16, 32, 64}  # steps after which copies are looked for, and how they move
-# Of the way from the weights in the file to their average: one that goes on is near its end. One
-# that begins with the weights is nearer to these, one that was drawn anew is further than both.
-_AWAY, _NEARER, _FAR = 0.8, 0.5, 2.0
+# Of the way from the weights in the file to their average: one that goes on is near its end.
+_AWAY = 0.8
 _APART = 0.1  # of a module that is looked at before the first step: it has what was loaded
 _BEHIND = 4.0  # times what the weights have moved: of two steps, a decay above 0.9 is as slow
 
@@ -123,7 +122,7 @@ class ResumedAverages(Watcher):
                 known = {matrix: place for place, matrix in enumerate(state)}
                 places = {key: known[m] for key, m in own.items() if m in known}
                 if places and len(places) == len(own):
-                    modules = dict(_find_modules(file, state, places))
+                    modules = dict(_find_modules(file, state))
                     self._begun[id(window)] = _Begun(file, path, places, modules)
                     return
 
@@ -148,7 +147,7 @@ class ResumedAverages(Watcher):
 
 
 def _find_modules(
-    file: _AverageFile, weights: Sequence[_Sampled], held: Mapping[int, int]
+    file: _AverageFile, weights: Sequence[_Sampled]
 ) -> "Iterator[tuple[int, tuple[weakref.ref[nn.Module], dict[str, float]]]]":
     """Yield modules that are like what is trained, and how far from each average they are."""
     shapes = [shape for shape, _ in weights]
@@ -161,7 +160,7 @@ def _find_modules(
         return
     for module in pick(objects, set(kinds(nn.Module))):
         own = list(_matrices_of(module, len(shapes)))
-        if [p.shape for p in own] == shapes and not any(id(p) in held for p in own):
+        if [p.shape for p in own] == shapes:
             row = _row([_sample(p) for p in own])
             far = {path: dist(row, averages[path]) / size for path, size in apart.items() if size}
             yield id(module), (weakref.ref(module), far)
@@ -204,9 +203,7 @@ def _distance(copy: AveragedCopy, begun: _Begun, averages: Sequence[_Sampled]) -
         weights, average = begun.file.states[begun.state][place][1], averages[place][1]
         apart, moved = dist(weights, average), dist(_sample(own)[1], weights)
         if apart > _BEHIND * moved:  # else it is soon where it should be, wherever it begins
-            copied = _sample(other)[1]
-            away, near = dist(copied, average) / apart, dist(copied, weights) / apart
-            found.append(away if near < _NEARER * away or away > _FAR else 0.0)
+            found.append(dist(_sample(other)[1], average) / apart)
     return min(found, default=None)
 
 
