@@ -82,16 +82,24 @@ class Computed(Base):
         return nn.functional.linear(hidden, self.last.weight)
 
 
-class Held(nn.Module):
-    """Layers that somebody else calls, beside the forgetful one, which is called too."""
+class Shelf(nn.Module):
+    """Layers for somebody else to call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.spare = nn.Linear(4, 4), nn.Linear(4, 4)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Pass one of them, as a caller of torch's own methods would not."""
-        return self.inner(x)
+
+class Held(nn.Module):
+    """One that calls what it finds on a shelf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf, self.last = Shelf(), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Pass one of them."""
+        return self.last(self.shelf.inner(x))
 
 
 class Nested(nn.Module):
