@@ -1,9 +1,20 @@
 """Items are ordinary pytest items: selection, the cache, JUnit files and exit codes."""
 
+import json
 import xml.etree.ElementTree as ET
 
 import pytest
 
+UNCLIPPED = """\
+import torch
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(4, 2)).square().mean().backward()
+    optimizer.step()
+"""
 TWO = "--trainguard-select=value_is_finite,gradient_is_finite"
 
 
@@ -100,6 +111,22 @@ def test_junitxml(project) -> None:
     assert "Traceback" not in failure.text
     assert cases["guard_x.mse"].find("failure") is None
     assert cases["guard_x.excused"].find("skipped").get("message") == "see ticket 7"
+    told = [json.loads(each.get("value")) for each in cases["guard_x.mse"].iter("property")]
+    assert [(entry["invariant"], entry["outcome"]) for entry in told] == [
+        ("gradient_is_finite", "passed")
+    ]
+
+
+def test_what_is_skipped_is_so_where_it_is_declared(project) -> None:
+    """In the summary of pytest and in the JUnit file, with workers too."""
+    (project.pytester.path / "train.py").write_text(UNCLIPPED)
+    project.pytester.makepyfile(guard_y="import trainguard as tg\n\nrun = tg.Script('train.py')\n")
+    for more in ((), ("-n", "1")):
+        words = ("-rs", "--trainguard-select=clipping_is_rare", "--junitxml=out.xml", *more)
+        project.run(*words).stdout.fnmatch_lines(["SKIPPED * guard_y.py:3: no gradient was clipped"])
+        root = ET.fromstring((project.pytester.path / "out.xml").read_text())
+        (skipped,) = root.iter("skipped")
+        assert skipped.text.endswith("guard_y.py:3: no gradient was clipped")
 
 
 @pytest.mark.parametrize(

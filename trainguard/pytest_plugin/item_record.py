@@ -1,5 +1,6 @@
 """What is told of one judgement: to the closing section, and to whoever reads the report."""
 
+import json
 import shlex
 from typing import Any, Final
 
@@ -14,7 +15,8 @@ from trainguard.report.text import render_cause, render_crash, render_fault, ren
 from trainguard.subjects.subject import Subject
 
 SETTINGS: Final = pytest.StashKey[Settings]()
-PROPERTY: Final = "trainguard"  # reports carry an Entry under it, across workers too
+# Reports carry an Entry under it: a dict while an item runs, JSON for whoever reads the report.
+PROPERTY: Final = "trainguard"
 Entry = dict[str, Any]
 
 
@@ -28,6 +30,12 @@ def entry_of(owner: str, subject: Subject, invariant: Invariant, place: Config) 
         "device": observed.device,
         "observed": str(observed),
     }
+
+
+def read_entry(value: object) -> Entry:
+    """Return an entry that a report carries, as it was or as JSON."""
+    entry: Entry = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
+    return entry
 
 
 def account(judged: Verdict, settings: Settings) -> Entry:

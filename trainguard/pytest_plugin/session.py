@@ -1,5 +1,6 @@
 """The hooks of a run with `--trainguard`: what pytest is told to do differently."""
 
+import json
 import random
 import sys
 import zlib
@@ -22,7 +23,7 @@ from trainguard.pytest_plugin.collect import (
     raise_what_was_judged,
 )
 from trainguard.pytest_plugin.curve_snapshots import seat_curves
-from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS
+from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS, read_entry
 from trainguard.pytest_plugin.passed_over import (
     PassedOver,
     describe_absent,
@@ -155,14 +156,22 @@ class Judging:
         raise_what_was_judged(pyfuncitem)
         return True
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the verdicts out of the reports, which come from workers too."""
-        told: list[Any] = [entry for name, entry in report.user_properties if name == PROPERTY]
+        """Take the verdicts out of the reports, which come from workers too; leave them as JSON."""
+        told = [read_entry(value) for name, value in report.user_properties if name == PROPERTY]
+        report.user_properties[:] = [
+            (name, json.dumps(read_entry(value)) if name == PROPERTY else value)
+            for name, value in report.user_properties
+        ]
         if told and (report.when == "call" or (report.when == "setup" and not report.passed)):
             skipped = report.skipped and not hasattr(report, "wasxfail")
             why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
             outcome = "skipped" if skipped else "error"
             self.summary.add(report.nodeid, told, outcome, why.removeprefix("Skipped: "))
+            if report.skipped and why:  # where it is declared, not where we say so
+                file, line, _ = report.location
+                report.longrepr = (file, (line or 0) + 1, why)
 
     # With pytest-xdist
 
