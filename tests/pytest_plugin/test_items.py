@@ -123,7 +123,9 @@ def test_what_is_skipped_is_so_where_it_is_declared(project) -> None:
     project.pytester.makepyfile(guard_y="import trainguard as tg\n\nrun = tg.Script('train.py')\n")
     for more in ((), ("-n", "1")):
         words = ("-rs", "--trainguard-select=clipping_is_rare", "--junitxml=out.xml", *more)
-        project.run(*words).stdout.fnmatch_lines(["SKIPPED * guard_y.py:3: no gradient was clipped"])
+        project.run(*words).stdout.fnmatch_lines(
+            ["SKIPPED * guard_y.py:3: no gradient was clipped"]
+        )
         root = ET.fromstring((project.pytester.path / "out.xml").read_text())
         (skipped,) = root.iter("skipped")
         assert skipped.text.endswith("guard_y.py:3: no gradient was clipped")

@@ -54,7 +54,8 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
         for entry in value:
             yield from tensors_in(entry, depth - 1)
     elif depth and hasattr(value, "__dataclass_fields__"):
-        yield from tensors_in(list(vars(value).values()), depth - 1)
+        names = value.__dataclass_fields__  # it may have slots in place of a dict
+        yield from tensors_in([getattr(value, name, None) for name in names], depth - 1)
 
 
 def _finite(tensor: torch.Tensor) -> bool:
