@@ -28,7 +28,7 @@ class Slots:
     y: Any
 
 
-Pair = namedtuple("Pair", "x y")  # noqa: PYI024 as users write it
+Pair = namedtuple("Pair", "x y")
 
 
 @pytest.mark.parametrize(
