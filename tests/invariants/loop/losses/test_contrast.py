@@ -50,3 +50,12 @@ def test_short_runs_and_those_judged_elsewhere(judged, steps) -> None:
     assert judged(FOUND, [*steps(80, loss=lambda _: CHANCE), pairs(), fit]) == []
     rising = steps(80, loss=lambda _: CHANCE, rates=lambda i: (1e-5 * (i + 1),))
     assert judged(FOUND, [*rising, pairs()]) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "looks", "expected"), [(0.1, 5, ["note"]), (0.3, 5, []), (0.1, 2, []), (1.4, 5, [])]
+)
+def test_sides_that_shrink(share: float, looks: int, expected: list[str], ranks, steps) -> None:
+    """Far enough, in looks enough: what is drawn at first may be large."""
+    probe = Probe(probe="shrinking", measured=share, reference=1.0, step=looks)
+    assert ranks("agreement_keeps_samples_apart", [*steps(80), probe]) == expected

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
@@ -28,6 +28,7 @@ _WORST = 2.0  # times that: whoever loses more is told so by other judgements
 _BOTH_WAYS = 2  # directions of a table whose losses may be added up
 _ONE = 0.8  # mean cosine between samples: of directions at random it is zero
 _NEAR = 0.5  # of which a note is made: half of the way
+_SHRUNK = 0.25  # of a spread: what is drawn at first is scaled by less, mostly
 _LOOKS = 3  # at the losses of a run
 _ALONE = 0.9  # of the backward passes: their loss is one that torch's functions tell of
 
@@ -144,7 +145,9 @@ def agreement_keeps_samples_apart(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: losses that are sums of cosines, or of squared distances between rows of length one, and
         of nothing else, with a gradient on both sides of each: the mean cosine between different
-        samples, on the side where it is the lowest, at the last look. Above 0.5 it is a note.
+        samples, on the side where it is the lowest, at the last look. Above 0.5 it is a note. And,
+        as a note, distances of rows of any length whose two sides both are made of what learns:
+        whether samples are a quarter as far apart as at first, or less.
     Allows: 0.8 (limit); a side without a gradient, as that of a momentum encoder; any other term;
         outputs that are whitened or normalised over the batch, since these stay apart.
     Misses: views with more axes than two, distances written as `(p - z) ** 2`, accelerators.
@@ -164,6 +167,16 @@ def agreement_keeps_samples_apart(trace: Trace[Event]) -> Iterator[Finding]:
                 why="both sides learn: perhaps one of them lacks detach(), or a term that keeps"
                 " samples apart is missing",
                 rank=Rank.BROKEN if probe.measured > limit else Rank.NOTE,
+                event=probe,
+            )
+        elif probe.probe == "shrinking" and probe.measured <= _SHRUNK and probe.step >= _LOOKS:
+            yield note(
+                f"both sides of the only distance that `{trace.subject}` learns from shrink",
+                "both sides of its loss",
+                number(probe.measured, "times") + " as far between samples as at first",
+                "above " + number(_SHRUNK, "times"),
+                why="both sides are made of what learns, and are nearest where they are the same"
+                " for all samples: compare one with data, or detach() it",
                 event=probe,
             )
 
