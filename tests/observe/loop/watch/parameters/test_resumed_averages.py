@@ -61,6 +61,7 @@ def resumed(
     steps(model, average, optimizer, decay, 150)
     kept = average if shadow else average.state_dict()
     states = {"model": model.state_dict(), key: kept, "optimizer": optimizer.state_dict()}
+    states[f"{key}_of_another"] = {n: 1 - 9 * p for n, p in model.state_dict().items()}
     torch.save({"states": states, "epoch": 1}, folder / "last.pt")
     recorder = Recorder("train")
     with recorder:

@@ -129,21 +129,24 @@ class ResumedAverages(Watcher):
     def _look(self, begun: _Begun) -> None:
         """See whether the averages that are known by now are near those of the file."""
         shapes = _shapes_in(begun.file.states[begun.state])
-        for path, state in begun.file.states.items():
-            if not _is_average(path) or _shapes_in(state) != shapes:
+        states = [*begun.file.states.items()]
+        averages = {p: s for p, s in states if _is_average(p) and _shapes_in(s) == shapes}
+        for name, copy, _ in self.recorder.watcher(AveragedCopies).copies():
+            if name in self._known:
                 continue
-            for name, copy, _ in self.recorder.watcher(AveragedCopies).copies():
-                away, least = _distance_before(copy, begun, path), _APART
-                if away is None:
-                    away, least = _distance(copy, begun, state), _AWAY
-                if away is None or name in self._known:
-                    continue
-                self.looked.add("resumed average")
-                self._known.add(name)
-                if away > least:
-                    label, step = f"{path}\n{name}", self.recorder.steps
-                    found = make_probe("resumed average", away, least, step=step, label=label)
-                    self._away[name] = replace(found, source=begun.file.source)
+            before, least = [_distance_before(copy, begun, path) for path in averages], _APART
+            if None in before:
+                before = [_distance(copy, begun, state) for state in averages.values()]
+                least = _AWAY
+            known = [away for away in before if away is not None]
+            if len(known) < len(averages) or not known:
+                continue  # of several averages in the file, it may be any
+            self.looked.add("resumed average")
+            self._known.add(name)
+            if min(known) > least:
+                label, step = f"{next(iter(averages))}\n{name}", self.recorder.steps
+                found = make_probe("resumed average", min(known), least, step=step, label=label)
+                self._away[name] = replace(found, source=begun.file.source)
 
 
 def _find_modules(
