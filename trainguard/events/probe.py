@@ -228,10 +228,10 @@ class Probe(Event):
         serving, and those served), "own target" (calls of a loss function in evaluations, the
         label, that compare two outputs of one pass, of all), "narrow negatives" (the items that
         are drawn as such, of all in the table), "forgotten" (the parameters of a layer, the label,
-        that was never called), "shrinking" (how far apart
-        samples are on the sides of a distance that both learn, in times of what it was), "resumed
-        average" (how far a copy of the weights is from the average
-        in a file that the training goes on from).
+        that was never called), "shrinking" (how far apart samples are on the sides of a distance
+        that both learn, in times of what it was), "shared targets" (targets of an evaluation that
+        are those of the training, of all), "resumed average" (how far a copy of the weights is from
+        the average in a file that the training goes on from).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -25,6 +25,7 @@ from trainguard.invariants.loop.parameters import batch_statistics as batch_stat
 from trainguard.invariants.loop.parameters import merged as merged  # isort: skip
 from trainguard.invariants.loop.parameters import draws as draws  # isort: skip
 from trainguard.invariants.loop.samples import samples as samples  # isort: skip
+from trainguard.invariants.loop.samples import held_out as held_out  # isort: skip
 from trainguard.invariants.loop.samples import graphs as graphs  # isort: skip
 from trainguard.invariants.loop.samples import agents as agents  # isort: skip
 from trainguard.invariants.loop.samples import batches as batches  # isort: skip

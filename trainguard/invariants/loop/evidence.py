@@ -201,6 +201,7 @@ HELD_OUT = either(
     has_probe("folds", "-"),
     has_probe("rows", "-"),
     has_probe("shared indices", "-"),
+    has_probe("shared targets", "-"),
     has_probe("shared scale", "-"),
 )
 SERVED = some(Probe, "no loader of several batches was seen", lambda p: p.probe == "batches")

@@ -8,6 +8,7 @@ import numpy as np
 
 _SHORT = 3  # dimensions; of more, the sequence is the axis whose size is seen to change
 _USUAL = 3  # of the positions with which rows end
+_SURE = 4  # positions that are filled up, of a row each two or more: words are said twice, too
 
 
 @dataclass
@@ -56,16 +57,17 @@ class Ends:
         self.shape = shape
 
     def _learn_filler(self, places: Any) -> bytes:
-        """Return what fills rows up: that with which several end, after different lengths."""
+        """Return what fills rows up: that with which several end, often and after many lengths."""
         zeros = bytes(places.shape[2])
         if self.filler and len(self.filler) == len(zeros):
             return self.filler
         last = places[:, -1].copy().view(f"V{len(zeros)}").ravel()
         ends: Counter[bytes] = Counter(last.tolist())
-        for usual in [end for end, times in ends.most_common(_USUAL) if times > 1 and end != zeros]:
-            kept = _own(places, np.frombuffer(usual, np.uint8))
-            if len({*kept.tolist()} - {places.shape[1]}) > 1:
-                self.filler, self.changed = usual, self.changed or self.batches > 1
+        for usual in [end for end, times in ends.most_common(_USUAL) if times > 1]:
+            filled = places.shape[1] - _own(places, np.frombuffer(usual, np.uint8))
+            if len({*filled.tolist()} - {0}) > 1 and filled.sum() >= max(_SURE, len(places) / 2):
+                self.filler = usual
+                self.changed |= usual != zeros and self.batches > 1
                 return usual
         return zeros
 

@@ -183,6 +183,7 @@ from trainguard.observe.loop.watch.samples.shared_indices import SharedIndices
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
 from trainguard.observe.loop.watch.samples.shared_scales import SharedScales
 from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
+from trainguard.observe.loop.watch.samples.shared_targets import SharedTargets
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
 from trainguard.observe.loop.watch.samples.stand_ins import StandIns
 from trainguard.observe.loop.watch.samples.stored_samples import StoredSamples
@@ -246,6 +247,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EpochPairs,
     SharedRows,
     SharedIndices,
+    SharedTargets,
     FoldRows,
     SplitRows,
     InputScales,
