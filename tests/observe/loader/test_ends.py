@@ -78,6 +78,15 @@ def test_a_filler_is_learned_from_two_lengths() -> None:
         assert ends.changed is changed
 
 
+def test_words_that_are_said_twice_are_no_filler() -> None:
+    """Nor do zeros that are seen late make anybody read again what was read."""
+    ends = Ends()
+    ends.trim(np.array([[4, 5, 6, 2], [7, 8, 2, 2], *([5, 4, 8, n] for n in range(3, 9))]))
+    assert ends.filler == b""
+    ends.trim(np.array([[4, 5, 6, 8], [7, 8, 9, 0], [5, 4, 0, 0], [6, 0, 0, 0]]))
+    assert (ends.filler, ends.changed) == (bytes(8), False)
+
+
 def test_rows_of_padding_alone_are_all_the_same() -> None:
     """However long the others of their batch are."""
     prints = [row_prints([torch.eye(n)[[0, n - 1]] * 0], 2, [Ends()])[0] for n in (4, 6)]

@@ -67,6 +67,20 @@ def test_targets_that_many_samples_have() -> None:
     assert told(few, [few[:30]]) == []
 
 
+def test_targets_that_come_twice() -> None:
+    """In the batches of a training, or in an evaluation: they do not name a sample."""
+    twice = [row for row in WORDS[:45] for _ in range(2)]
+    assert told(twice, [WORDS[:20]]) == []
+    assert told(WORDS[:90], [[*WORDS[:7], *WORDS[:7], *WORDS[:7]]]) == []
+
+
+def test_padding_that_is_known_late() -> None:
+    """What was read before is let go, and read again in the next epoch."""
+    first = [row[:5] if n == 0 else row[:6] for n, row in enumerate(w for w in WORDS if len(w) > 5)]
+    rows = [*first[:10], *WORDS[:80]]
+    assert told(rows, [rows[:10]], -100.0) == [(10, 10)]
+
+
 def test_narrow_targets() -> None:
     """Pairs of numbers are no names."""
     pairs = [row[:2] for row in WORDS]
