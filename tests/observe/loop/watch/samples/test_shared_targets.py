@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.samples.shared_targets import SharedTargets
 
 DRAWN = torch.Generator().manual_seed(0)
 WORDS = [torch.randint(1, 50, (n,), generator=DRAWN).float() for n in (3, 5, 8, 4, 9, 6) * 20]
@@ -79,6 +81,17 @@ def test_padding_that_is_known_late() -> None:
     first = [row[:5] if n == 0 else row[:6] for n, row in enumerate(w for w in WORDS if len(w) > 5)]
     rows = [*first[:10], *WORDS[:80]]
     assert told(rows, [rows[:10]], -100.0) == [(10, 10)]
+
+
+def test_targets_of_foreign_kinds() -> None:
+    """What has no rows of one length is let be."""
+    rows = torch.nested.nested_tensor([torch.ones(3), torch.ones(5)], layout=torch.jagged)
+    with Recorder("train") as recorder:
+        watcher = recorder.watcher(SharedTargets)
+        call = LossCalls("mse_loss", "", False, "mean", (), ())
+        for target in (rows, torch.eye(4).to_sparse(), torch.ones(4, 3, device="meta"), None):
+            watcher._on_loss(call, torch.ones(4, 3), target, torch.zeros((), requires_grad=True))
+    assert "faults" not in recorder.trace.conditions
 
 
 def test_narrow_targets() -> None:

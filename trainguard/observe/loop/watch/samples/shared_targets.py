@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,12 +78,16 @@ class SharedTargets(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Take down the targets of a call."""
-        if not _is_told_apart(target):
-            return
+        with suppress(Exception):  # whatever tensors of foreign kinds refuse
+            if _is_told_apart(target):
+                self._take(tally, target, learns=value.requires_grad)
+
+    def _take(self, tally: LossCalls, target: torch.Tensor, *, learns: bool) -> None:
+        """Take down the rows of a target."""
         own = self._of[tally.function]
         recent = self._batches.recent
         place = (1, recent[-1].turn) if recent else (0, self.recorder.steps)
-        if value.requires_grad:
+        if learns:
             if len(own.learned) < _ROWS:
                 prints = own.read(target)
                 own.rows, own.different = own.rows + len(prints), own.different + len({*prints})
