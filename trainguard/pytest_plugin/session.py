@@ -34,6 +34,8 @@ from trainguard.pytest_plugin.session_files import FILES, open_files
 from trainguard.report.session_summary import SessionSummary
 from trainguard.subjects.subject import Subject
 
+_PLUGIN = str(Path(__file__).parent)
+
 
 class Judging:
     """Collects subjects, judges them and adds up what became of them."""
@@ -169,7 +171,8 @@ class Judging:
             why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
             outcome = "skipped" if skipped else "error"
             self.summary.add(report.nodeid, told, outcome, why.removeprefix("Skipped: "))
-            if report.skipped and why:  # where it is declared, not where we say so
+            # Where it is declared, not where we say so; a skip of the user's own is left alone.
+            if why and str(report.longrepr[0]).startswith(_PLUGIN):  # type: ignore[index]
                 file, line, _ = report.location
                 report.longrepr = (file, (line or 0) + 1, why)
 

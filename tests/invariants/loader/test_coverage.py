@@ -216,6 +216,8 @@ def test_each_worker_of_a_stream_ends_with_a_short_batch() -> None:
         (range(40), [n % 7 for n in range(20)], []),
         (range(40), range(5), []),
         (range(40), (), []),
+        (range(40), [0, 0, 1, 1, *range(2, 10), *range(100, 108)], []),  # 8 of 18 come once
+        (range(20), range(20), []),  # not known of all samples
     ],
 )
 def test_other_samples_with_the_same_labels(train: list, val: list, found: list[str]) -> None:

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
+import trainguard as tg
 from tests.observe.loader.probed import probed
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch
 from trainguard.observe.loader.ends import Ends
 from trainguard.observe.loader.fingerprints import reading, row_prints
+from trainguard.observe.loader.layout import laid_out, read
 
 
 @given(
@@ -26,8 +28,9 @@ def test_rows_are_the_same_in_any_company(lengths: list, filler: int, width: tup
     rows = [torch.randint(8, 99, (length, *width), generator=drawn) for length in lengths]
     all_ends = Ends()
     padded = pad_sequence(rows, batch_first=True, padding_value=filler)
-    # A filler that is no zero is told by two lengths or more of what it fills up.
-    assume(filler == 0 or len(set(lengths)) > 2)
+    # A filler that is no zero is told by two lengths or more of what it fills up, and by enough.
+    filled = [max(lengths) - length for length in lengths]
+    assume(filler == 0 or (len({*filled} - {0}) > 1 and sum(filled) >= max(4, len(rows) / 2)))
     together = row_prints([padded], len(rows), [all_ends])
     for row, among in zip(rows, together, strict=True):
         alone = row_prints([row[None]], 1, [Ends()])[0]
@@ -138,6 +141,18 @@ def test_samples_of_two_splits_are_the_same_where_they_are_padded_differently() 
     train, val = ({p for b in batches if b.split == s for p in b.prints} for s in ("train", "val"))
     assert len(train) == 60
     assert train == val
+
+
+def test_other_probes_read_all_of_a_row() -> None:
+    """What two layouts read is held together there: it may not depend on what each has seen."""
+    rows = [torch.arange(1.0, n) for n in (6, 4, 5, 7)]
+    even = {"x": torch.ones(4, 6)}
+    padded = {"x": pad_sequence(rows, batch_first=True, padding_value=-100.0)}
+    subject = tg.Loader([even, padded], splits=("train",))
+    late, early = (laid_out(subject, "train", first) for first in (even, padded))
+    read(even, late, 0).prints  # noqa: B018 it may be learned from
+    assert read(padded, late, 1).prints == read(padded, early, 0).prints
+    assert late.ends is None
 
 
 def of_first(event: Event) -> bool:

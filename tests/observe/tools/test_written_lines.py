@@ -154,3 +154,4 @@ def test_a_word_near_a_line(tmp_path: Path) -> None:
     assert not has_near(f"{file}:5", "best")
     assert not has_near(f"{file}:9", "best")
     assert not has_near("nowhere.py:3", "best")
+    assert not has_near("", "best")

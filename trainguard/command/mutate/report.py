@@ -116,6 +116,5 @@ def _survivor(survey: Survey, result: Result) -> str:
     harm = _harm(survey)
     rows += [("harm", harm[result.key])] if result.key in harm else []
     rows += [("notices", result.proposal)] * bool(result.proposal)
-    heads = render_rows([head], []).splitlines()
-    rest = render_rows([head], rows).splitlines()[len(heads) :]
-    return "\n".join([*heads, *(f"    {line}" for line in shown), *rest])
+    diff = [f"    {line}" for line in shown]
+    return "\n".join([render_rows([head], []), *diff, render_rows([], rows)])

@@ -14,7 +14,7 @@ _SURE = 4  # positions that are filled up, of a row each two or more: words are 
 @dataclass
 class Ends:
     """
-    The padding of one field: how long a row is depends on the others of its batch, it does not.
+    The padding of one field, of which a row has as much as the longest of its batch asks for.
 
     axis: the sequence, where it is declared or was seen to change its size from batch to batch.
     filler: the bytes of the position that fills rows up; zeros until another one is seen to do so.

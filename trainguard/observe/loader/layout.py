@@ -33,14 +33,15 @@ class Layout:
     roles: {field: "input", "label", "mask", "reset" or "other"}.
     domains: the declared domains by the paths at which they were found.
     single: whether each item is one sample rather than a batch.
-    ends: {field: where its rows end}, of what was read so far.
+    ends: {field: where its rows end}, of what was read so far; None where all of a row counts, as
+        where what was read by one layout is held against what was read by another.
     """
 
     split: str
     roles: dict[str, str] = field(default_factory=dict)
     domains: dict[str, Domain] = field(default_factory=dict)
     single: bool = False
-    ends: dict[str, Ends] = field(default_factory=dict)
+    ends: dict[str, Ends] | None = None
 
     @property
     def has_sequence(self) -> bool:
@@ -89,8 +90,10 @@ class Layout:
         words = [word for word in domain.shape or () if word != BATCH]
         return words.index(SEQUENCE) + 1 if SEQUENCE in words else None
 
-    def end(self, name: str) -> Ends:
+    def end(self, name: str) -> Ends | None:
         """Return where the rows of a field end; its sequence may be declared."""
+        if self.ends is None:
+            return None
         if name not in self.ends:
             domain = self.domains.get(name)
             words = [word for word in (domain and domain.shape) or () if word != BATCH]

@@ -162,7 +162,9 @@ def _only_value(tree: ast.AST | None, value: ast.expr) -> ast.expr | None:
 
 
 def has_near(source: str, word: str) -> bool:
-    """Say whether a line of the user's, or one of the few around it, has a word."""
+    """Say whether a line (`file:number`), or one of the few around it, has a word; no line has."""
     file, _, number = source.rpartition(":")
+    if not number.isdigit():
+        return False
     lines = linecache.getlines(file)[max(0, int(number) - 1 - _NEAR) : int(number) + _NEAR]
     return any(word in words_of(line) for line in lines)

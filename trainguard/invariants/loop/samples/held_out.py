@@ -145,14 +145,14 @@ def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
     """Return the finding about samples of an evaluation that were trained on."""
     samples, what, why = _SHARED_BY[probe.probe]
     is_all = probe.probe == "held out" and probe.measured >= _COVERED * probe.step
-    is_all |= probe.probe == "shared targets"
+    may_be_meant = is_all or probe.probe == "shared targets"
     return Finding(
         f"the evaluation of `{trace.subject}` is made on samples that were trained on",
         f"the evaluations behind `{name}`",
         portion(probe.measured, probe.reference, samples) + what,
         "none",
         why=why + in_line(line_of_origin(trace, "evaluated samples")),
-        rank=Rank.NOTE if is_all else Rank.BROKEN,
+        rank=Rank.NOTE if may_be_meant else Rank.BROKEN,
         event=probe,
     )
 

@@ -32,6 +32,7 @@ def steps(
 def build(rate: float, shadow: bool) -> tuple[nn.Module, Any, torch.optim.Optimizer]:
     """Return a model, its average, and an optimizer."""
     model = nn.Sequential(nn.Linear(6, 48), nn.Tanh(), nn.Linear(48, 1))
+    model.register_buffer("mask", torch.ones(3, 3), persistent=False)
     named = model.named_parameters()
     average = {n: p.detach().clone() for n, p in named} if shadow else copy.deepcopy(model)
     return model, average, torch.optim.Adam(model.parameters(), lr=rate)

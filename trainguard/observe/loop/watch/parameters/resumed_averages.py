@@ -26,6 +26,7 @@ from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
 _FILES, _MATRICES, _DEEP = 8, 512, 3  # files, matrices of a state, and levels, that are looked at
+_ENTRIES = 4096  # of a state: longer lists are data
 _SAMPLED = 32  # elements of a matrix, in which an average is apart from what it follows
 _LOOKS = {*range(1, 9), 16, 32, 64}  # steps after which copies are looked for, and how they move
 # Of the way from the weights in the file to their average: one that goes on is near its end.
@@ -108,8 +109,9 @@ class ResumedAverages(Watcher):
     def _see_loaded(self, found: Any, /, *_: Any, **__: Any) -> None:
         """Take down the states in what a `torch.load` has read, where one is of averages."""
         if self.recorder.patches.active and len(self._files) < _FILES:
-            states = {path: kept for path, kept in _states_in(found, "", _DEEP) if kept}
-            if len(states) > 1 and any(map(_is_average, states)):
+            kept = dict(_states_in(found, "", _DEEP))
+            if len(kept) > 1 and any(map(_is_average, kept)):
+                states = {path: [*map(_sample, matrices)] for path, matrices in kept.items()}
                 self._files.append(_AverageFile(states, caller()))
 
     def _begin(self, window: Window) -> None:
@@ -174,7 +176,8 @@ def _matrices_of(module: nn.Module, most: int) -> Iterator[torch.Tensor]:
     every = (
         value
         for part in module.modules()
-        for value in (*part._parameters.values(), *part._buffers.values())  # noqa: SLF001 as torch
+        for name, value in (*part._parameters.items(), *part._buffers.items())  # noqa: SLF001 as torch
+        if name not in part._non_persistent_buffers_set  # noqa: SLF001
     )
     return islice(filter(_is_matrix, every), most + 1)  # type: ignore[arg-type]
 
@@ -210,13 +213,13 @@ def _distance(copy: AveragedCopy, begun: _Begun, averages: Sequence[_Sampled]) -
     return min(found, default=None)
 
 
-def _states_in(found: Any, path: str, deep: int) -> Iterator[tuple[str, list[_Sampled]]]:
-    """Yield the matrices of each mapping or list of tensors, with the path of its keys."""
-    if not isinstance(found, Mapping | list | tuple) or deep < 0:
+def _states_in(found: Any, path: str, deep: int) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Yield the matrices of each mapping or list that has some, with the path of its keys."""
+    if not isinstance(found, Mapping | list | tuple) or deep < 0 or len(found) > _ENTRIES:
         return
     entries = [*(found.items() if isinstance(found, Mapping) else enumerate(found))]
-    matrices = [value for _, value in entries if _is_matrix(value)]
-    yield path, [_sample(matrix) for matrix in matrices[:_MATRICES]]
+    if matrices := [value for _, value in entries if _is_matrix(value)]:
+        yield path, matrices[:_MATRICES]
     for key, value in entries:
         if isinstance(key, str):
             yield from _states_in(value, f"{path}.{key}".lstrip("."), deep - 1)
