@@ -89,10 +89,11 @@ def test_the_report_in_junit(pytester) -> None:
     assert "recording.py" not in written
 
 
-def test_a_skip_of_the_users_own_stays_where_it_is(pytester) -> None:
+@both_ways
+def test_a_skip_of_the_users_own_stays_where_it_is(pytester, options) -> None:
     """The line that skips is told, not that of the function."""
     body = "def test_train(guard):\n    with guard.record():\n        train()\n"
-    result = run(pytester, f"import pytest\n{body}    pytest.skip('late')\n", "-rs")
+    result = run(pytester, f"import pytest\n{body}    pytest.skip('late')\n", "-rs", *options)
     source = (pytester.path / "test_a_skip_of_the_users_own_stays_where_it_is.py").read_text()
     line = next(n for n, text in enumerate(source.splitlines(), 1) if "pytest.skip" in text)
     result.stdout.fnmatch_lines(f"SKIPPED * test_a_skip_of_the_users_own_stays*.py:{line}: late")
